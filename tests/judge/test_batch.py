@@ -10,43 +10,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_leaves import DTYPES, leaves
 
 from torchrepro.judge.batch import SmallLeaf, accepted
 from torchrepro.judge.compare import same
 from torchrepro.judge.rule import Rule
 from torchrepro.judge.tensors import compare_tensors, judge_alone
 from torchrepro.nouns.verdict import Difference, LeafComparison
-
-DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-
-
-@st.composite
-def leaves(draw: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Eager, compiled and the truth: noise of any size, zeros, small next to large, and sometimes a NaN."""
-    dtype = draw(st.sampled_from(DTYPES))
-    count = draw(st.sampled_from((1, 2, 3, 5, 63, 64, 65, 130, 1000, 1024, 20_000)))
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
-
-    def random() -> torch.Tensor:
-        return torch.randn(count, dtype=torch.float64, generator=generator)
-
-    spread = draw(st.sampled_from((0.0, 0.0, 1.0, 3.0)))
-    scale = draw(st.sampled_from((1.0, 1.0, 1e-3, 1e-30, 1e30 if dtype is not torch.float16 else 1e3)))
-    truth = random() * scale * torch.exp(random() * spread)
-    truth *= (random().abs() > draw(st.sampled_from((0.0, 0.0, 0.5, 10.0)))).double()
-    eps = torch.finfo(dtype).eps
-
-    def side() -> torch.Tensor:
-        relative = eps * 2.0 ** draw(st.integers(-3, 16))
-        absolute = eps * scale * draw(st.sampled_from((0.0, 0.0, 1.0, 30.0, 1000.0)))
-        made = truth * (1 + random() * relative) + random() * absolute
-        if draw(st.integers(0, 9)) == 0:
-            made[draw(st.integers(0, count - 1))] = draw(st.sampled_from((math.nan, math.inf, 0.0, 1.0)))
-        return made.to(dtype)
-
-    ref = side()
-    return ref, ref.clone() if draw(st.booleans()) else side(), truth
-
 
 rules = st.sampled_from(
     (Rule(), Rule(), Rule(tol=1e-4), Rule(tol=0.0), Rule(equal_nan=False), Rule(blind_dtype=torch.bfloat16))

@@ -26,7 +26,7 @@ EXACT = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32
 _ELEMENTS = {"cpu": (1 << 15) - 1}
 _ELEMENTS_ELSEWHERE = 1 << 19
 # Sums taken in another order differ in the last bits: a leaf this close to a limit is left to the rule.
-_ROOM = 1.0 - 2.0**-20
+ROOM = 1.0 - 2.0**-20
 
 
 class SmallLeaf(NamedTuple):
@@ -193,9 +193,9 @@ def _errors(
         relative = limits.blind_element if rule.tol is None else rule.tol
         excess = _excess(change, magnitude, relative)
         if rule.tol is None:
-            granted = _is_granted(excess, magnitude, relative, limits.smallest, BLIND_QUANTILE)
+            granted = is_granted(excess, magnitude, relative, limits.smallest, BLIND_QUANTILE)
         else:
-            granted = excess <= rule.tol * _ROOM
+            granted = excess <= rule.tol * ROOM
         norms = *first, ref_norm, change_norm, change_norm
     else:
         truth_norm = _norms(truth)
@@ -205,7 +205,7 @@ def _errors(
         relative = limits.element_floor
         excess = _excess(eager.abs_(), magnitude, relative).div_(limits.blame_margin)
         excess = torch.maximum(excess, _excess(error.abs_(), magnitude, relative))
-        granted = _is_granted(excess, magnitude, CANCELLATION * relative, limits.smallest, QUANTILE)
+        granted = is_granted(excess, magnitude, CANCELLATION * relative, limits.smallest, QUANTILE)
     return _Columns(*norms, max_abs, max_rel, max_ulp, magnitude.amax(1), granted.double())
 
 
@@ -220,12 +220,12 @@ def _judged(
     same = found.granted.bool() & ((size == 0.0) | ((size > 1e-140) & (size < 1e140)))
     same &= (found.ref + found.res).isfinite()
     if not blind:
-        floor = (rms_truth * limits.rms_floor).add_(limits.smallest).mul_(_ROOM)
+        floor = (rms_truth * limits.rms_floor).add_(limits.smallest).mul_(ROOM)
         same &= (
             (rmse <= floor) & (rmse_eager <= floor.mul_(limits.blame_margin)) & (found.top <= limits.largest)
         )
     elif rule.tol is None:
-        same &= rmse <= (rms_truth * limits.blind_rms).add_(limits.smallest).mul_(_ROOM)
+        same &= rmse <= (rms_truth * limits.blind_rms).add_(limits.smallest).mul_(ROOM)
     norms = found.ref * found.res
     # Without cancellation: 2 ref·res = |ref|² + |res|² - |res - ref|²
     product = (found.ref.square() + found.res.square()).sub_(found.change.square())
@@ -241,21 +241,21 @@ def _norms(rows: torch.Tensor) -> torch.Tensor:
 
 def _excess(error: torch.Tensor, magnitude: torch.Tensor, relative: float) -> torch.Tensor:
     """Return the largest `|error| - relative * |truth|` of each row; overwrite the errors."""
-    return error.sub_(magnitude, alpha=relative * _ROOM).amax(1)
+    return error.sub_(magnitude, alpha=relative * ROOM).amax(1)
 
 
-def _is_granted(
+def is_granted(
     excess: torch.Tensor, magnitude: torch.Tensor, relative: float, smallest: float, fraction: float
 ) -> torch.Tensor:
     """Return for each row whether `relative` times a quantile of its magnitudes covers the excess.
 
-    `smallest` is granted in addition. The quantile is the `rank`-th smallest of the non-zero magnitudes. It is
-    large enough exactly where fewer than `rank` of them are below what is needed, which takes no sorting.
+    `smallest` is granted in addition. The quantile is the `rank`-th smallest of the non-zero magnitudes:
+    it is large enough exactly where fewer than `rank` are below what is needed, which takes no sorting.
     """
-    enough = excess <= smallest * _ROOM
+    enough = excess <= smallest * ROOM
     if magnitude.device.type == "cpu" and bool(enough.all()):
         return enough
-    needed = (excess / _ROOM - smallest).div_(relative)
+    needed = (excess / ROOM - smallest).div_(relative)
     count = magnitude.shape[1]
     if count > SAMPLE:
         magnitude = magnitude[:, sample_positions(count, SAMPLE).to(magnitude.device)]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Block = tuple[slice, ...]
 
-_SMALL = 1 << 20
+SMALL = 1 << 20
 """Elements up to which all is measured at once."""
 SAMPLE = 1 << 14
 EXPONENT_BITS = 0x7FF0000000000000
@@ -172,7 +172,7 @@ class Stream:
         precision: DtypeLimits,
         *,
         block: int | None = None,
-        small: int = _SMALL,
+        small: int = SMALL,
     ) -> None:
         self._sources = [ref, res] if truth is None else [ref, res, truth]
         self._precision = precision

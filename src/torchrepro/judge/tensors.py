@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torchrepro.judge.batch import EXACT, FLOATING, MOST, SmallLeaf
+from torchrepro.judge.glance import glance
 from torchrepro.judge.metrics import Walk
 from torchrepro.judge.rule import (
     PACKED_DTYPES,
@@ -238,7 +239,9 @@ def _values(
         return LeafComparison(path=path)
     limits = None if bits else _precision(dtype, rule, blind=truth is None)
     leaf = SmallLeaf(path, ref, res, truth, limits)
-    return leaf if _fits(ref, res, FLOATING) and not rule.cos_similarity else judge_alone(leaf, rule)
+    if _fits(ref, res, FLOATING) and not rule.cos_similarity:
+        return leaf
+    return glance(leaf, rule) or judge_alone(leaf, rule)
 
 
 def _fits(ref: torch.Tensor, res: torch.Tensor, dtypes: frozenset[torch.dtype]) -> bool:

@@ -1,0 +1,93 @@
+"""Accept a large leaf after one quick pass over it.
+
+As in `batch.py`, a leaf is accepted only if it keeps the floor of every limit of the rule, with room for the
+rounding of the pass itself. Everything else is for the rule to judge. GPUs read all three tensors once
+(`fused.py`). On a CPU half types are measured in float32, which holds them exactly and is half as many bytes;
+other dtypes gain nothing there.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from torchrepro.judge.batch import ROOM, SmallLeaf, is_granted
+from torchrepro.judge.fused import CELLS, errors_of
+from torchrepro.judge.metrics import SAMPLE, SMALL, Walk, sample_positions
+from torchrepro.judge.rule import BLIND_QUANTILE, CANCELLATION, QUANTILE, Rule
+from torchrepro.nouns.verdict import LeafComparison
+
+_BLOCK = 1 << 19
+# Of float32: an error is off by 2**-23 of the truth, where the least that is granted is 2**-8 of it; a sum of
+# squares of one block by 3 % at most.
+_SINGLE_ROOM, _SINGLE_SUM_ROOM = 1.0 - 2.0**-10, 0.8
+
+
+def glance(leaf: SmallLeaf, rule: Rule) -> LeafComparison | None:
+    """Return the comparison of a large leaf that certainly is the same; None where the rule has to decide."""
+    path, ref, res, truth, limits = leaf
+    if limits is None or not rule.asks_about_rounding or ref.numel() <= SMALL or ref.is_complex():
+        return None
+    target = ref if truth is None else truth
+    walk = Walk.over([ref, res, target], _BLOCK)
+    if not walk.flat:
+        return None
+    old, new, exact = (walk.arranged(tensor) for tensor in (ref, res, target))
+    relative = limits.blind_element if truth is None else limits.element_floor
+    room, sum_room, sizes = ROOM, ROOM, (1e-140, 1e140)
+    table = errors_of(old, new, exact, relative * room)
+    if table is None and truth is not None:
+        room, sum_room, sizes = _SINGLE_ROOM, _SINGLE_SUM_ROOM, (1e-12, 1e12)
+        table = _errors_in_single(old, new, exact, relative * room, walk)
+    if table is None:
+        return None
+
+    margin = limits.blame_margin
+    excess = torch.maximum(table[:, 3].amax() / margin, table[:, 4].amax()).div_(room).reshape(1)
+    magnitude = exact[sample_positions(ref.numel(), SAMPLE).to(exact.device)].double().abs_()
+    magnitude.masked_fill_(magnitude > limits.largest, 0.0)  # the rule leaves these out as well
+    slack, quantile = (relative, BLIND_QUANTILE) if truth is None else (CANCELLATION * relative, QUANTILE)
+    granted = is_granted(excess, magnitude.unsqueeze(0), slack, limits.smallest, quantile)
+    found = torch.cat((table[:, :3].sum(0), table[:, 5].amax().reshape(1), granted.double())).tolist()
+    *squares, max_abs, granted_too = found
+    if not all(square < float("inf") for square in squares) or not granted_too:
+        return None
+    rms_truth, rmse_ref, rmse_res = ((square / ref.numel()) ** 0.5 for square in squares)
+    floor = limits.blind_rms if truth is None else limits.rms_floor
+    most = sum_room * (floor * rms_truth + limits.smallest)
+    if not (sizes[0] < rms_truth < sizes[1] and max_abs < sizes[1]):
+        return None
+    if not (rmse_res <= most and rmse_ref <= margin * most):
+        return None
+    errors = (None, None) if truth is None else (rmse_ref, rmse_res)
+    return LeafComparison(
+        path=path, elements=ref.numel(), max_abs=max_abs, rmse_ref=errors[0], rmse_res=errors[1]
+    )
+
+
+def _errors_in_single(
+    ref: torch.Tensor, res: torch.Tensor, truth: torch.Tensor, relative: float, walk: Walk
+) -> torch.Tensor | None:
+    """Return the table of `errors_of`, for half types on a CPU; None for all others."""
+    halves = torch.float16, torch.bfloat16
+    if ref.dtype not in halves or res.dtype not in halves:
+        return None
+    if any(tensor.device.type != "cpu" for tensor in (ref, res, truth)):
+        return None
+    table = torch.empty((len(walk.parts), CELLS), device="cpu")
+    buffers = torch.empty((4, _BLOCK), device="cpu")
+    for part, row in zip(walk.parts, table.unbind(), strict=True):
+        numbers = part[0].stop - part[0].start
+        eager, compiled, exact, change = (buffer[:numbers] for buffer in buffers.unbind())
+        eager.copy_(ref[part])
+        compiled.copy_(res[part])
+        exact.copy_(truth[part])
+        truth2, eager2, compiled2, excess_eager, excess_compiled, max_abs = row.unbind()
+        torch.amax(torch.sub(compiled, eager, out=change).abs_(), 0, out=max_abs)
+        torch.dot(exact, exact, out=truth2)
+        eager.sub_(exact)
+        compiled.sub_(exact)
+        exact.abs_()
+        for error, squares, excess in ((eager, eager2, excess_eager), (compiled, compiled2, excess_compiled)):
+            torch.dot(error, error, out=squares)
+            torch.amax(error.abs_().sub_(exact, alpha=relative), 0, out=excess)
+    return table.double()
