@@ -43,7 +43,7 @@ def test_an_accepted_leaf_is_what_the_rule_says(lowered: str) -> None:
     dtypes = (torch.bfloat16, torch.float16) if lowered == "torch" else DTYPES
 
     @settings(deadline=None, max_examples=300, derandomize=True)
-    @given(leaves(dtypes), st.booleans())
+    @given(leaves(dtypes), st.just(False) if lowered == "torch" else st.booleans())
     def check(drawn: tuple[torch.Tensor, ...], blind: bool) -> None:
         nonlocal accepted
         leaf = _leaf(*drawn, blind=blind)
@@ -62,7 +62,7 @@ def test_an_accepted_leaf_is_what_the_rule_says(lowered: str) -> None:
             assert mine == (None if full is None else pytest.approx(full, rel=1e-2, abs=1e-18))
 
     check()
-    assert accepted > 10
+    assert accepted > 10  # and the test is not vacuous
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
