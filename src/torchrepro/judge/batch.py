@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from torchrepro.judge.metrics import EXPONENT_BITS, SAMPLE, sample_positions
@@ -56,7 +57,7 @@ def accepted(leaves: Sequence[SmallLeaf], rule: Rule) -> list[LeafComparison | N
                     )
             continue
         counts = [leaves[number].ref.numel() for number in numbers]
-        columns = _judged(_Columns(*table.unbind(1)), counts, limits, rule, blind=blind)
+        columns = _judged(table, counts, limits, rule, blind=blind)
         for number, elements, same, max_abs, max_rel, max_ulp, rmse_ref, rmse_res, cosine in zip(
             numbers, counts, *(column.tolist() for column in columns), strict=True
         ):
@@ -104,20 +105,20 @@ def _on_cpu(tables: list[torch.Tensor]) -> list[torch.Tensor]:
 class _Columns(NamedTuple):
     """What is measured of the rows of a batch."""
 
-    ref: torch.Tensor
+    ref: Any
     """The norm of eager; the next four are norms too."""
-    res: torch.Tensor
-    change: torch.Tensor
-    truth: torch.Tensor
-    error: torch.Tensor
-    eager: torch.Tensor
+    res: Any
+    change: Any
+    truth: Any
+    error: Any
+    eager: Any
     """The norm of eager's error."""
-    max_abs: torch.Tensor
-    max_rel: torch.Tensor
-    max_ulp: torch.Tensor
-    top: torch.Tensor
+    max_abs: Any
+    max_rel: Any
+    max_ulp: Any
+    top: Any
     """The largest magnitude of the truth."""
-    granted: torch.Tensor
+    granted: Any
     """Whether every element keeps the smallest envelope that the rule can have."""
 
 
@@ -210,27 +211,26 @@ def _errors(
 
 
 def _judged(
-    found: _Columns, counts: list[int], limits: DtypeLimits, rule: Rule, *, blind: bool
-) -> tuple[torch.Tensor, ...]:
+    table: torch.Tensor, counts: list[int], limits: DtypeLimits, rule: Rule, *, blind: bool
+) -> tuple[np.ndarray[Any, Any], ...]:
     """Return whether each leaf is the same, and its largest errors, RMSEs and cosine."""
-    roots = torch.tensor(counts, dtype=torch.float64, device="cpu").sqrt_()
-    rms_truth, rmse, rmse_eager = found.truth / roots, found.error / roots, found.eager / roots
-    size = torch.maximum(rms_truth, found.max_abs)
-    # Of float64 alone the squares can leave its range. NaN and infinity fail here as well.
-    same = found.granted.bool() & ((size == 0.0) | ((size > 1e-140) & (size < 1e140)))
-    same &= (found.ref + found.res).isfinite()
-    if not blind:
-        floor = (rms_truth * limits.rms_floor).add_(limits.smallest).mul_(ROOM)
-        same &= (
-            (rmse <= floor) & (rmse_eager <= floor.mul_(limits.blame_margin)) & (found.top <= limits.largest)
-        )
-    elif rule.tol is None:
-        same &= rmse <= (rms_truth * limits.blind_rms).add_(limits.smallest).mul_(ROOM)
-    norms = found.ref * found.res
-    # Without cancellation: 2 ref·res = |ref|² + |res|² - |res - ref|²
-    product = (found.ref.square() + found.res.square()).sub_(found.change.square())
-    cosine = product.div_(norms * 2.0).clamp_(-1.0, 1.0)
-    cosine = torch.where(norms > 0.0, cosine, (found.ref == found.res).double())
+    found = _Columns(*table.numpy().T)
+    with np.errstate(all="ignore"):  # what is not finite is not accepted
+        roots = np.sqrt(counts)
+        rms_truth, rmse, rmse_eager = found.truth / roots, found.error / roots, found.eager / roots
+        size = np.maximum(rms_truth, found.max_abs)
+        # Of float64 alone the squares can leave its range. NaN and infinity fail here as well.
+        same = (found.granted > 0.0) & ((size == 0.0) | ((size > 1e-140) & (size < 1e140)))
+        same &= np.isfinite(found.ref + found.res)
+        floor = ROOM * ((limits.blind_rms if blind else limits.rms_floor) * rms_truth + limits.smallest)
+        if rule.tol is None:
+            same &= rmse <= floor
+        if not blind:
+            same &= (rmse_eager <= limits.blame_margin * floor) & (found.top <= limits.largest)
+        norms = found.ref * found.res
+        # Without cancellation: 2 ref·res = |ref|² + |res|² - |res - ref|²
+        product = (found.ref**2 + found.res**2 - found.change**2) / 2.0
+        cosine = np.where(norms > 0.0, np.clip(product / norms, -1.0, 1.0), found.ref == found.res)
     return same, found.max_abs, found.max_rel, found.max_ulp / limits.eps, rmse_eager, rmse, cosine
 
 

@@ -112,8 +112,9 @@ def compare_tensors(
     A leaf that is small is not judged yet: it waits for a batch, or for `judge_alone`.
     """
     if _are_ordinary(ref, res, rule):
-        target = None if truth is None else _bare(truth)
-        return [_plain(ref.detach(), res.detach(), target, path, rule)], []
+        if ref.requires_grad or res.requires_grad:
+            ref, res = ref.detach(), res.detach()
+        return [_plain(ref, res, None if truth is None else _bare(truth), path, rule)], []
     metadata = _metadata(ref, res, rule)
     if metadata is not None:
         kind, eager, compiled = metadata
@@ -324,7 +325,8 @@ def _usable(truth: torch.Tensor | None, ref: torch.Tensor) -> torch.Tensor | Non
 
 def _bare(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor itself: no gradient, no subclass, no deferred zeros."""
-    tensor = tensor.detach()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
     if type(tensor) is not torch.Tensor and not is_wrapper_subclass(tensor) and not is_fake(tensor):
         with DisableTorchFunctionSubclass():
             tensor = tensor.as_subclass(torch.Tensor)
