@@ -75,19 +75,14 @@ def _errors_in_single(
         return None
     table = torch.empty((len(walk.parts), CELLS), device="cpu")
     buffers = torch.empty((4, _BLOCK), device="cpu")
-    for part, row in zip(walk.parts, table.unbind(), strict=True):
+    for part, row in zip(walk.parts, table, strict=True):
         numbers = part[0].stop - part[0].start
-        eager, compiled, exact, change = (buffer[:numbers] for buffer in buffers.unbind())
-        eager.copy_(ref[part])
-        compiled.copy_(res[part])
-        exact.copy_(truth[part])
-        truth2, eager2, compiled2, excess_eager, excess_compiled, max_abs = row.unbind()
-        torch.amax(torch.sub(compiled, eager, out=change).abs_(), 0, out=max_abs)
-        torch.dot(exact, exact, out=truth2)
-        eager.sub_(exact)
-        compiled.sub_(exact)
-        exact.abs_()
-        for error, squares, excess in ((eager, eager2, excess_eager), (compiled, compiled2, excess_compiled)):
-            torch.dot(error, error, out=squares)
-            torch.amax(error.abs_().sub_(exact, alpha=relative), 0, out=excess)
+        sides, exact, change = buffers[:2, :numbers], buffers[2, :numbers], buffers[3, :numbers]
+        for buffer, tensor in ((sides[0], ref), (sides[1], res), (exact, truth)):
+            buffer.copy_(tensor[part])
+        torch.amax(torch.sub(sides[1], sides[0], out=change).abs_(), 0, out=row[5])
+        torch.dot(exact, exact, out=row[0])
+        for number, error in enumerate(sides.sub_(exact)):
+            torch.dot(error, error, out=row[1 + number])
+        torch.amax(sides.abs_().sub_(exact.abs_(), alpha=relative), 1, out=row[3:5])
     return table.double()
