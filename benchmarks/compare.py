@@ -69,9 +69,9 @@ def _tensors(case: Case, device: str, elements: int | None = None) -> tuple[Any,
     return made if case.with_truth else made[:2]
 
 
-def rows(device: str) -> Iterator[dict[str, Any]]:
+def rows(device: str, threads: int) -> Iterator[dict[str, Any]]:
     """One row a case: seconds of ours, of a plain copy and of torch's `same`, ratios and memory."""
-    torch.set_num_threads(_THREADS)
+    torch.set_num_threads(threads)
     for number in range(len(_CASES[device])):
         yield _row(number, device)
 
@@ -154,15 +154,15 @@ def _resident_kib(field: str) -> int:
     raise RuntimeError(f"/proc/self/status has no {field}")
 
 
-def main(device: str = "cpu") -> None:
+def main(device: str = "cpu", threads: int = _THREADS) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    where = f"CPU, {_THREADS} threads" if device == "cpu" else torch.cuda.get_device_name()
+    where = f"CPU, {threads} threads" if device == "cpu" else torch.cuda.get_device_name()
     table = Table(title=f"same(eager, compiled, float64), {where}, median of {_ROUNDS}")
     for heading in ("case", "ours", "copy", "of copy speed", "torch's same", "faster", "extra memory"):
         table.add_column(heading, justify="left" if heading == "case" else "right")
-    for row in rows(device):
+    for row in rows(device, threads):
         table.add_row(
             row["name"],
             f"{row['seconds'] * 1e3:.1f} ms",
@@ -178,11 +178,12 @@ def main(device: str = "cpu") -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=sorted(_CASES), default="cpu")
+    parser.add_argument("--threads", type=int, default=_THREADS, help="1 on a busy machine")
     parser.add_argument(
         "--peak", type=int, metavar="NUMBER", help="print the extra memory of one case, in MiB"
     )
     chosen = parser.parse_args()
     if chosen.peak is None:
-        main(chosen.device)
+        main(chosen.device, chosen.threads)
     else:
         _print_peak(chosen.peak)
