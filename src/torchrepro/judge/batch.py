@@ -17,6 +17,7 @@ import torch
 from torchrepro.judge.metrics import EXPONENT_BITS, SAMPLE, sample_positions
 from torchrepro.judge.rule import BLIND_QUANTILE, CANCELLATION, QUANTILE, STRATUM, DtypeLimits, Rule
 from torchrepro.nouns.verdict import LeafComparison
+from torchrepro.torch_api.tensors import is_zero_tensor
 
 MOST = 1 << 18
 """Elements of the largest leaf that is worth a place in a batch."""
@@ -39,6 +40,29 @@ class SmallLeaf(NamedTuple):
     truth: torch.Tensor | None
     limits: DtypeLimits | None
     """None where the bits have to be equal."""
+
+
+def are_ordinary(ref: torch.Tensor, res: torch.Tensor, rule: Rule) -> bool:
+    """Return whether two tensors are alike in all that metadata tells and have no parts, quickly."""
+    kind = type(ref)
+    return (
+        (kind is torch.Tensor or kind is torch.nn.Parameter)
+        and (type(res) is torch.Tensor or type(res) is torch.nn.Parameter)
+        and ref.dtype is res.dtype
+        and (ref.dtype in FLOATING or ref.dtype in EXACT)
+        and ref.layout is res.layout is torch.strided
+        and not (ref.is_nested or res.is_nested or rule.check_stride)
+        and ref.shape == res.shape
+        and ref.device == res.device
+        and not (ref.is_meta or is_zero_tensor(ref) or is_zero_tensor(res))
+    )
+
+
+def fits(ref: torch.Tensor, res: torch.Tensor, dtypes: frozenset[torch.dtype]) -> bool:
+    """Return whether two tensors can be in a batch."""
+    return (
+        0 < ref.numel() <= MOST and ref.dtype in dtypes and res.dtype in dtypes and ref.device == res.device
+    )
 
 
 def accepted(leaves: Sequence[SmallLeaf], rule: Rule) -> list[LeafComparison | None]:

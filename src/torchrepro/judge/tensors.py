@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchrepro.judge.batch import EXACT, FLOATING, MOST, SmallLeaf
+from torchrepro.judge.batch import EXACT, FLOATING, SmallLeaf, are_ordinary, fits
 from torchrepro.judge.glance import glance
 from torchrepro.judge.metrics import Walk
 from torchrepro.judge.rule import (
@@ -111,7 +111,7 @@ def compare_tensors(
 
     A leaf that is small is not judged yet: it waits for a batch, or for `judge_alone`.
     """
-    if _are_ordinary(ref, res, rule):
+    if are_ordinary(ref, res, rule):
         if ref.requires_grad or res.requires_grad:
             ref, res = ref.detach(), res.detach()
         return [_plain(ref, res, None if truth is None else _bare(truth), path, rule)], []
@@ -202,29 +202,13 @@ def _parts(
     return leaves, notes
 
 
-def _are_ordinary(ref: torch.Tensor, res: torch.Tensor, rule: Rule) -> bool:
-    """Return whether two tensors are alike in all that `_metadata` compares and have no parts, quickly."""
-    kind = type(ref)
-    return (
-        (kind is torch.Tensor or kind is torch.nn.Parameter)
-        and (type(res) is torch.Tensor or type(res) is torch.nn.Parameter)
-        and ref.dtype is res.dtype
-        and (ref.dtype in FLOATING or ref.dtype in EXACT)
-        and ref.layout is res.layout is torch.strided
-        and not (ref.is_nested or res.is_nested or rule.check_stride)
-        and ref.shape == res.shape
-        and ref.device == res.device
-        and not (ref.is_meta or is_zero_tensor(ref) or is_zero_tensor(res))
-    )
-
-
 def _plain(ref: torch.Tensor, res: torch.Tensor, truth: torch.Tensor | None, path: str, rule: Rule) -> Leaf:
     if rule.visit is not None:
         rule.visit(path, ref, res, truth)
     if is_floating(ref.dtype):
         return _values(ref, res, _usable(truth, ref), path, rule, coarser(ref.dtype, res.dtype))
     leaf = SmallLeaf(path, ref, res, truth, None)
-    return leaf if _fits(ref, res, EXACT) and not rule.ignore_non_fp else judge_alone(leaf, rule)
+    return leaf if fits(ref, res, EXACT) and not rule.ignore_non_fp else judge_alone(leaf, rule)
 
 
 def _values(
@@ -240,16 +224,9 @@ def _values(
         return LeafComparison(path=path)
     limits = None if bits else _precision(dtype, rule, blind=truth is None)
     leaf = SmallLeaf(path, ref, res, truth, limits)
-    if _fits(ref, res, FLOATING) and not rule.cos_similarity:
+    if fits(ref, res, FLOATING) and not rule.cos_similarity:
         return leaf
     return glance(leaf, rule) or judge_alone(leaf, rule)
-
-
-def _fits(ref: torch.Tensor, res: torch.Tensor, dtypes: frozenset[torch.dtype]) -> bool:
-    """Return whether two tensors can be in a batch."""
-    return (
-        0 < ref.numel() <= MOST and ref.dtype in dtypes and res.dtype in dtypes and ref.device == res.device
-    )
 
 
 def judge_alone(leaf: SmallLeaf, rule: Rule) -> LeafComparison:
