@@ -205,8 +205,9 @@ def _sensitivity(case: Case, found: Located) -> Answer:
 
 
 def _kernel(case: Case, found: Located) -> Answer:
-    if found.stage is not Stage.BACKEND:
-        return {}  # the kernel computes what it was given
+    long = case.inquiry.verdict.seconds > LONG
+    if found.stage is Stage.CAPTURE or (found.stage is not Stage.BACKEND and long):
+        return {}  # the kernel computes what it was given, and to find it the whole is compiled
     return {"kernel": find_kernel(case.inquiry, found.op, case.directory.path)}
 
 

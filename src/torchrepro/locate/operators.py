@@ -16,10 +16,12 @@ from torch.fx import Graph, Node
 from torchrepro.cut.subgraph import piece
 from torchrepro.cut.units import CALLS, parts_of
 from torchrepro.engine.subsets import narrow
+from torchrepro.graph_text.resolver import comes_with_torch
 from torchrepro.graph_text.triton_kernels import calls_kernel, kernel_name, kernel_of
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.watched_graph import Watching, whereabouts
 from torchrepro.nouns.contracts import OperatorChecks, blame, read_checks
+from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.results import Confidence, GuiltyOp, Rung, Way
 from torchrepro.nouns.verdict import Kind, Stage
 from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket, qualified_name
@@ -35,9 +37,19 @@ def check_operators(inquiry: Inquiry) -> OperatorChecks:
         log = Path(directory) / "checks.jsonl"
         outcome = inquiry.ran(_CHECK, inquiry.repro, compiles=0, log=str(log))
         checks = read_checks(log)
-    if outcome.result is None and not checks.operators and inquiry.verdict.kind is not Kind.MISSING_ERROR:
+    unknown = outcome.result is None and not checks.operators and _may_call_custom(inquiry.repro)
+    if unknown and inquiry.verdict.kind is not Kind.MISSING_ERROR:
         inquiry.notes.append("operators were not checked: an eager run that watches them does not end")
     return checks
+
+
+def _may_call_custom(repro: Repro) -> bool:
+    """Return whether a graph calls operators that do not come with torch; a whole call may."""
+    if repro.place is Place.BEFORE_CAPTURE:
+        return True
+    nodes = [node for node in repro.graph.graph.nodes if node.op in CALLS]
+    operators = (node.target for node in nodes if isinstance(node.target, OpOverload | OpOverloadPacket))
+    return any(map(calls_kernel, nodes)) or not all(map(comes_with_torch, operators))
 
 
 def rung_of(checks: OperatorChecks) -> Rung | None:
