@@ -58,7 +58,7 @@ def seeing_code(see: Callable[[str], None]) -> Iterator[None]:
 def compile_in_this_thread() -> None:
     """Let inductor and AOT use no threads, no worker processes and no caches of whole graphs from now on.
 
-    What a fresh process is told by its environment. Checked on torch 2.13 (`compile_threads`,
+    A fresh process gets the same from its environment. Checked on torch 2.13 (`compile_threads`,
     `fx_graph_cache`, `enable_autograd_cache`).
     """
     from torch._functorch import config as functorch

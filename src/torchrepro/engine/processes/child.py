@@ -32,7 +32,7 @@ OnMessage = Callable[[Mapping[str, Any]], None]
 
 _TAIL_BYTES = 8000
 _LONGEST_LINE = 256 << 20
-"""Bytes of a report; whoever sends more does not answer."""
+"""Bytes of a report; a process that sends more does not answer."""
 _CHUNK, _MOST_CHUNKS = 1 << 16, 256
 _POLL_SECONDS = 0.1
 _POLL_DYING_SECONDS = 0.005
@@ -104,7 +104,7 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What a process may report. Whoever else writes into its pipe, a stranger's code, can send no more."""
+    """What a process may report. Code of a stranger that writes into its pipe can send no more."""
 
     phase: str = ""
     step: str = ""
