@@ -1,7 +1,7 @@
 """Whose bundle is it? One written by this user on this machine is theirs; any other is a stranger's.
 
 Every finished bundle has a member `provenance.json`: the SHA-256 of each other member, which finds flipped
-bits, and a signature, an HMAC of that table under a key that only this user can read. Whoever changes or
+bits, and a signature, an HMAC of that table under a key that only this user can read. Somebody who changes or
 forges a bundle cannot make the signature. The key says nothing about the machine beyond its own secrecy: who
 copies it to another machine owns the bundles of both.
 

@@ -71,7 +71,7 @@ def _table(table: Table) -> str:
 def github_issue(contents: Contents) -> str:
     """Render an issue in the order of PyTorch's template; the first line is the title.
 
-    If a custom operator is the culprit, it is an issue for whoever maintains the operator, and says so.
+    If a custom operator is the culprit, it is an issue for the maintainers of the operator, and says so.
     It has only versions, hardware and torch's switches of the user's machine (`privacy.py`).
     """
     versions = {**lines_of(contents.environment), **settings_lines(contents.settings)}

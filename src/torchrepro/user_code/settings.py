@@ -1,7 +1,7 @@
 """Settings of the compilers that are code of the user: passes, partitioners, options, lowerings.
 
 In a repro they are live objects among the settings that are data. A bundle has a `UserSetting` for each: a
-reference for those who have the user's modules, and a name in the source text of the bundle for everybody else.
+reference for those who have the user's modules, and a name in the source text of the bundle for all others.
 """
 
 from __future__ import annotations

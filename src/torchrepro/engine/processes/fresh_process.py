@@ -254,7 +254,7 @@ def verdict_of(outcome: Outcome, time_limit: float) -> Verdict:
 
 
 def understood(answer: Any, kind: type[Answer], *, strict: bool = True) -> Answer:
-    """Return the answer of a process as data of this kind; whoever else wrote into its pipe gives no answer.
+    """Return the answer of a process as data of this kind; what somebody else wrote into its pipe is none.
 
     A stranger's code that has taken over the process can send anything (`engine/sandbox/`).
     """
