@@ -92,10 +92,7 @@ def judge_before_code(repro: Repro, payload: Mapping[str, Any], phase: Phase) ->
 def judge_rounds(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     """Judge one compilation on each set of inputs (`cut/batches.py`)."""
     from torchrepro.cut.batches import verdicts_of_rounds
-    from torchrepro.engine.processes.limits import usable_cores
-    from torchrepro.torch_api.inductor import compile_kernels_in_threads
 
-    compile_kernels_in_threads(usable_cores())  # many kernels, and no other candidate runs now
     verdicts = verdicts_of_rounds(repro, own=payload["own"], seconds=payload["seconds"], phase=phase)
     return [msgspec.to_builtins(verdict) for verdict in verdicts]
 

@@ -67,13 +67,3 @@ def compile_in_this_thread() -> None:
     config.compile_threads = 1
     config.fx_graph_cache = False
     functorch.enable_autograd_cache = False
-
-
-def compile_kernels_in_threads(count: int) -> None:
-    """Let inductor compile the kernels of a graph at the same time, in threads of this process.
-
-    Checked on torch 2.13 (`compile_threads`).
-    """
-    from torch._inductor import config
-
-    config.compile_threads = count
