@@ -20,7 +20,6 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any, Protocol, Self
 
 import msgspec
@@ -215,12 +214,10 @@ class Program:
         self._output = output
 
     @classmethod
-    def start(
-        cls, command: Sequence[str], *, cwd: Path | None = None, environ: Mapping[str, str] | None = None
-    ) -> Program:
+    def start(cls, command: Sequence[str]) -> Program:
         """Start a program without input, in a session of its own."""
         output = tempfile.TemporaryFile()  # noqa: SIM115 (the program owns it)
-        return cls(popen(command, output, cwd=cwd, env={**os.environ, **(environ or {})}), output)
+        return cls(popen(command, output), output)
 
     def __enter__(self) -> Self:
         return self
