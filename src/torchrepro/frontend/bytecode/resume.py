@@ -1,4 +1,4 @@
-"""Enters a function midway: code that takes a frame's variables and stack as arguments and goes on there.
+"""Enter a function midway: code that takes a frame's variables and stack as arguments and goes on there.
 
 The code made here is the function's own, behind a few instructions that put the stack back and jump. Its
 arguments are the slots of the frame: a variable that inner functions share is passed as its cell, which then
@@ -8,24 +8,20 @@ is where the original code has put it, so that `super()`, closures and `locals()
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
-from bytecode import Bytecode, Instr, Label
-from bytecode.flags import CompilerFlags
-from bytecode.instr import UNSET, CellVar, FreeVar, InstrLocation, TryBegin, TryEnd
+from bytecode import Label
+from bytecode.instr import InstrLocation
 
+from torchrepro.frontend.bytecode.assembler import Assembler
 from torchrepro.frontend.bytecode.flow import edges, stack_before, stack_effect
 from torchrepro.frontend.bytecode.program import (
     FOR_ITER_SKIPS,
-    NOWHERE,
     NULL,
-    NULL_AFTER_CALLABLE,
-    Handler,
     Instruction,
     Program,
     program_of,
@@ -211,7 +207,7 @@ def looped_code(program: Program, point: Point, bound: frozenset[str]) -> CodeTy
     _check(program, point)
     assembler = Assembler(program)
     _enter_at(assembler, point, bound, assembler.label(point.index))
-    assembler.body(loop_exits(program, point.index), point.nulls)
+    assembler.body(loop_exits(program, point.index), partial(_leave_loop, assembler, point.nulls))
     return _finish(assembler, point, bound)
 
 
@@ -309,9 +305,7 @@ def _hand_back(assembler: Assembler, point: Point, bound: frozenset[str], positi
     names = tuple(name for name in dict.fromkeys(code.co_varnames + code.co_cellvars) if name in bound)
     for depth in reversed(range(len(point.nulls))):
         assembler.emit("STORE_FAST", _stack_name(depth), position)
-    callee = (("LOAD_CONST", partial(_continuation, point.index, names, code)), ("PUSH_NULL", None))
-    for name, argument in callee if NULL_AFTER_CALLABLE else reversed(callee):
-        assembler.emit(name, argument, position)
+    assembler.load_callable(partial(_continuation, point.index, names, code), position)
     for name in names:
         assembler.emit("LOAD_FAST", name, position)
     assembler.emit("BUILD_TUPLE", len(names), position)
@@ -328,6 +322,19 @@ def _hand_back(assembler: Assembler, point: Point, bound: frozenset[str], positi
     assembler.emit("RETURN_VALUE", None, position)
 
 
+def _leave_loop(assembler: Assembler, nulls: tuple[bool, ...], index: int) -> None:
+    """Emit the return of a `Continuation` behind a loop, whose stack is the lower part of that in it."""
+    position = assembler.program.instructions[index].position
+    depth, _ = stack_before(assembler.program)[index] or (0, 0)
+    for slot in reversed(range(depth)):
+        assembler.emit("STORE_FAST", _stack_name(slot), position)
+    for callee in (partial(_left_loop, index, nulls[:depth]), locals):
+        assembler.load_callable(callee, position)
+    assembler.emit("CALL", 0, position)
+    assembler.emit("CALL", 1, position)
+    assembler.emit("RETURN_VALUE", None, position)
+
+
 def _finish(assembler: Assembler, point: Point, bound: frozenset[str]) -> CodeType:
     """Return the code. The first argument stays first, as `super()` requires."""
     code = assembler.program.code
@@ -337,127 +344,3 @@ def _finish(assembler: Assembler, point: Point, bound: frozenset[str]) -> CodeTy
     variables = len(code.co_varnames) + len(code.co_cellvars) + len(code.co_freevars)
     depth = code.co_stacksize + 8  # `_hand_back` also pushes its callee and the items of a tuple
     return assembler.code((*names, *slots), depth + max(variables, depth))
-
-
-_OF_CELLS = frozenset({"LOAD_CLOSURE", "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "MAKE_CELL"})
-
-
-@dataclass(slots=True)
-class Assembler:
-    """Assembles a code object from instructions, undoing what `program_of` writes out.
-
-    `at` has the labels of the program's instructions, for handlers and jumps.
-    """
-
-    program: Program
-    made: Bytecode = field(default_factory=Bytecode)
-    at: dict[int, Label] = field(default_factory=dict)
-    _guard: TryBegin | None = None
-    _guarded_by: Handler | None = None
-
-    def body(self, exits: frozenset[int] = frozenset(), nulls: tuple[bool, ...] = ()) -> None:
-        """Append the whole program, each instruction at its label; at `exits` the frame is handed back."""
-        for index, instruction in enumerate(self.program.instructions):
-            self.guard(None if index in exits else instruction.handler)
-            self.made.append(self.label(index))
-            if index in exits:
-                self._hand_over(index, nulls)
-                continue
-            target, backward = None, False
-            if instruction.target is not None:
-                skipped = FOR_ITER_SKIPS if instruction.name == "FOR_ITER" else 0
-                target, backward = self.label(instruction.target - skipped), instruction.target <= index
-            self.add(instruction, target, backward)
-        self.guard(None)
-
-    def _hand_over(self, index: int, nulls: tuple[bool, ...]) -> None:
-        """Emit the return of a `Continuation` behind a loop, whose stack is the lower part of that in it."""
-        position = self.program.instructions[index].position
-        depth, _ = stack_before(self.program)[index] or (0, 0)
-        for slot in reversed(range(depth)):
-            self.emit("STORE_FAST", _stack_name(slot), position)
-        for callee in (partial(_left_loop, index, nulls[:depth]), locals):
-            loads = (("LOAD_CONST", callee), ("PUSH_NULL", None))
-            for name, argument in loads if NULL_AFTER_CALLABLE else reversed(loads):
-                self.emit(name, argument, position)
-        self.emit("CALL", 0, position)
-        self.emit("CALL", 1, position)
-        self.emit("RETURN_VALUE", None, position)
-
-    def add(self, instruction: Instruction, target: Label | None = None, backward: bool = False) -> None:
-        """Append one instruction in the form of the running Python."""
-        for name, argument in self._native(instruction.name, instruction.argument, target, backward):
-            self.made.append(Instr(name, argument, location=instruction.position))
-
-    def emit(self, name: str, argument: object = None, position: InstrLocation = NOWHERE) -> None:
-        """Append an instruction that the program does not have."""
-        self.add(Instruction(name, argument, None, None, position))
-
-    def jump(self, target: Label, position: InstrLocation) -> None:
-        """Append a jump to a label further on."""
-        self.made.append(Instr("JUMP_FORWARD", target, location=position))
-
-    def guard(self, handler: Handler | None) -> None:
-        """Send exceptions raised from here on to `handler`."""
-        if handler == self._guarded_by:
-            return
-        if self._guard is not None:
-            self.made.append(TryEnd(self._guard))
-        self._guarded_by, self._guard = handler, None
-        if handler is not None:
-            self._guard = TryBegin(self.label(handler.target), handler.push_last, handler.depth)
-            self.made.append(self._guard)
-
-    def label(self, index: int) -> Label:
-        return self.at.setdefault(index, Label())
-
-    def code(self, arguments: tuple[str, ...], stack_size: int) -> CodeType:
-        """Return code with these positional arguments and the name, file and variables of the program."""
-        code, made = self.program.code, self.made
-        made.name, made.qualname, made.filename = code.co_name, code.co_qualname, code.co_filename
-        made.first_lineno = code.co_firstlineno
-        made.flags = CompilerFlags(code.co_flags) & ~(CompilerFlags.VARARGS | CompilerFlags.VARKEYWORDS)
-        made.argnames, made.argcount = list(arguments), len(arguments)
-        made.cellvars, made.freevars = list(code.co_cellvars), list(code.co_freevars)
-        # Recomputed depths start from an empty stack: wrong code where a frame is entered midway.
-        return made.to_code(stacksize=stack_size, compute_exception_stack_depths=False)
-
-    def _native(
-        self, name: str, argument: object, target: Label | None, backward: bool
-    ) -> list[tuple[str, object]]:
-        if target is not None:
-            return [(_directed(name, backward), target)]
-        match name, argument:
-            case "LOAD_ATTR", str() if sys.version_info >= (3, 12):
-                return [(name, (False, argument))]
-            case "LOAD_GLOBAL", str():
-                return [(name, (False, argument))]
-            case "LOAD_SUPER_ATTR", str():
-                return [(name, (False, True, argument))]
-            case "LOAD_FAST", _ if sys.version_info >= (3, 12):
-                return [("LOAD_FAST_CHECK", argument)]  # an unbound variable must raise, and not crash
-            case name, str() if name in _OF_CELLS:
-                if name == "LOAD_CLOSURE" and sys.version_info >= (3, 13):
-                    name = "LOAD_FAST"
-                kind = CellVar if argument in self.program.code.co_cellvars else FreeVar
-                return [(name, kind(argument))]
-            case "CALL", int():
-                return [*_precall(argument), (name, argument)]
-            case "CALL_KW", (int(count), names):
-                if sys.version_info >= (3, 13):
-                    return [("LOAD_CONST", names), (name, count)]
-                return [("KW_NAMES", names), *_precall(count), ("CALL", count)]
-        return [(name, UNSET if argument is None and name != "LOAD_CONST" else argument)]
-
-
-def _precall(count: int) -> list[tuple[str, object]]:
-    return [("PRECALL", count)] if sys.version_info < (3, 12) else []
-
-
-def _directed(name: str, backward: bool) -> str:
-    direction = "BACKWARD" if backward else "FORWARD"
-    if name == "JUMP":
-        return f"JUMP_{direction}"
-    if name.startswith("POP_JUMP_IF") and sys.version_info < (3, 12):
-        return name.replace("POP_JUMP_", f"POP_JUMP_{direction}_")
-    return name

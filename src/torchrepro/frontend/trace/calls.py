@@ -20,7 +20,6 @@ from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.guards.constants import is_constant, same
 from torchrepro.frontend.guards.kinds import GLOBAL_HOOKS, Answers, Is, Length, NoHooks
 from torchrepro.frontend.interpreter.frame import Frame, bind_arguments
-from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.interpreter.operations import CALL, Calls, call_from, super_of
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.source import Attribute, Item
@@ -32,10 +31,15 @@ from torchrepro.frontend.trace.classes import (
     is_python_class,
     is_single,
     is_trusted_class,
-    static_lookup,
 )
 from torchrepro.frontend.trace.fakes import outside_of_trace, tensors_in
-from torchrepro.frontend.trace.foreign import SteppedCallable, SteppedIterator, has_objects, no_foreign_code
+from torchrepro.frontend.trace.foreign import (
+    SteppedCallable,
+    has_objects,
+    is_iterator,
+    no_foreign_code,
+    unbound,
+)
 from torchrepro.frontend.trace.handlers import GETTERS, HANDLERS, call_getter
 from torchrepro.frontend.trace.rules import Action
 from torchrepro.frontend.trace.values import Pending
@@ -369,7 +373,7 @@ class TracedCalls(Calls):
         return self.values.mark_fresh(made) if is_a(made, type) else made
 
     def _call_native(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
-        plain, owner = _unbound(function)
+        plain, owner = unbound(function)
         full = args if owner is MISSING else (owner, *args)
         result = self._handled(plain, full, kwargs)
         if result is not NotImplemented:
@@ -408,7 +412,7 @@ class TracedCalls(Calls):
                 args[0] = SteppedCallable(self.tracer, first)
             kwargs = {name: self._callback(value) for name, value in kwargs.items()}
         involved = (*args, *kwargs.values()) if owner is MISSING else (owner, *args, *kwargs.values())
-        unknown = plain in rules.HASHING and any(map(_is_iterator, args))
+        unknown = plain in rules.HASHING and any(map(is_iterator, args))
         if not unknown and not any(map(has_objects, involved)):
             return function(*args, **kwargs)
         name = getattr(function, "__name__", "a function in C")
@@ -424,7 +428,7 @@ class TracedCalls(Calls):
         made = (
             self.tracer.items.pairs(value) if function in rules.MAPPING else self.tracer.items.iterable(value)
         )
-        return list(made) if function in rules.COLLECTED and _is_iterator(made) else made
+        return list(made) if function in rules.COLLECTED and is_iterator(made) else made
 
     def _callback(self, value: Any) -> Any:
         if is_a(value, types.FunctionType | types.MethodType | partial):
@@ -436,24 +440,5 @@ class TracedCalls(Calls):
         return value
 
 
-def _is_iterator(value: Any) -> bool:
-    """Return whether it is an iterator, whose items are not known yet."""
-    return is_a(value, SteppedGenerator | SteppedIterator) or rules.is_native_iterator(value)
-
-
 def _constructed_in_c(kind: Any) -> Break:
     return Break(BreakKind.OPAQUE, f"constructs a {kind.__module__}.{kind.__qualname__} by code in C")
-
-
-def _unbound(function: Any) -> tuple[Any, Any]:
-    """Return a method in C as its class has it, and the object it is bound to."""
-    owner = getattr(function, "__self__", MISSING)
-    if is_a(function, types.MethodWrapperType):
-        return static_lookup(function.__objclass__, function.__name__), owner
-    if (
-        is_a(function, types.BuiltinFunctionType)
-        and owner is not None
-        and not is_a(owner, types.ModuleType | type)
-    ):
-        return static_lookup(type(owner), function.__name__), owner
-    return function, MISSING

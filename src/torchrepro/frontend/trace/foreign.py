@@ -13,14 +13,21 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from types import FrameType
+from types import BuiltinFunctionType, FrameType, MethodWrapperType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from torchrepro.frontend.codegen.objects import elements
 from torchrepro.frontend.graph_breaks import Break, BreakKind
+from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.raw_access import is_a
-from torchrepro.frontend.trace.classes import OWN_MODULES, is_python_class, is_trusted_file
-from torchrepro.frontend.trace.rules import looks_at_frames, why_not_native
+from torchrepro.frontend.trace.classes import (
+    MISSING,
+    OWN_MODULES,
+    is_python_class,
+    is_trusted_file,
+    static_lookup,
+)
+from torchrepro.frontend.trace.rules import is_native_iterator, looks_at_frames, why_not_native
 
 if TYPE_CHECKING:
     from torchrepro.frontend.interpreter.interpreter import Interpreter
@@ -143,3 +150,19 @@ class SteppedIterator(Iterator[Any]):
 
     def __next__(self) -> Any:
         return self.interpreter.items.next(self.iterator)
+
+
+def is_iterator(value: Any) -> bool:
+    """Return whether it is an iterator, whose items are not known yet."""
+    return is_a(value, SteppedGenerator | SteppedIterator) or is_native_iterator(value)
+
+
+def unbound(function: Any) -> tuple[Any, Any]:
+    """Return a method in C as its class has it, and the object it is bound to."""
+    owner = getattr(function, "__self__", MISSING)
+    if is_a(function, MethodWrapperType):
+        return static_lookup(function.__objclass__, function.__name__), owner
+    of_object = owner is not None and not is_a(owner, ModuleType | type)
+    if is_a(function, BuiltinFunctionType) and of_object:
+        return static_lookup(type(owner), function.__name__), owner
+    return function, MISSING
