@@ -7,7 +7,6 @@ can be forked at any moment. (`engine/search/process.py` is how it is started.)
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,7 +20,7 @@ from torchrepro.engine.baseline import LONG, establish, read_original, recorded_
 from torchrepro.engine.processes.child import Reporter
 from torchrepro.engine.search.process import SearchRequest
 from torchrepro.engine.search.run_directory import RunDirectory, write_json
-from torchrepro.engine.search.setup import Stop, isolated_oracle, loaded, use_scratch, warming_up
+from torchrepro.engine.search.setup import Stop, Timeline, isolated_oracle, loaded, use_scratch, warming_up
 from torchrepro.engine.store import Store, store_knowing
 from torchrepro.execute.backends import with_backend
 from torchrepro.locate.component import Found, find_part, proved
@@ -44,17 +43,17 @@ from torchrepro.nouns.verdict import Kind, Stage
 
 def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
     """Run all steps of the job and return the result as plain data."""
-    began = time.monotonic()
+    timeline = Timeline(reporter, request.asked)
     settings = msgspec.convert(request.settings, LocateSettings)
     directory = LocateDirectory(Path(request.directory))
     stop = Stop()
     stop.listen()
 
-    reporter.phase("load")
+    timeline.phase("load")
     repro = loaded(Path(request.bundle), trusted=settings.trusted)
-    with isolated_oracle(repro, settings.jobs, stop) as oracle:
+    with isolated_oracle(repro, settings.jobs, stop, timeline) as oracle:
         with warming_up(request, repro, stop) as warming:
-            reporter.phase("establish")
+            timeline.phase("establish")
             try:
                 former = RunDirectory(Path(request.known)) if request.known else None
                 known = read_original(former.original) if former else None
@@ -64,7 +63,7 @@ def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
             except DoesNotFail as healthy:
                 no_culprit = Located(bundle=request.bundle, kind=Kind.PASS, notes=(str(healthy),))
                 return _kept(no_culprit, directory)
-            reporter.phase("warm")
+            timeline.phase("warm")
         oracle = oracle.after(original.verdict)
         use_scratch(directory)
         stop.after(settings.time_limit)
@@ -80,14 +79,15 @@ def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         )
         case = Case(inquiry, directory, settings.trusted)
         found = Located(bundle=request.bundle, kind=original.verdict.kind)
-        reporter.phase("locate")
-        found = answered(STEPS, case, found)
+        timeline.phase("locate")
+        found = answered(STEPS, case, found, timeline)
         stop.ignore_interrupts()
     found = replace(
         found,
         confidence=confidence_in(found),
         compiles=case.inquiry.asked,
-        seconds=time.monotonic() - began,
+        seconds=timeline.seconds,
+        timeline=tuple(timeline.moments),
         notes=tuple(dict.fromkeys((*repro.notes, *case.inquiry.notes))),
     )
     return _kept(found, directory)
@@ -232,10 +232,12 @@ STEPS: Steps = {
 """The steps in their order, by the question that each answers. A step without an answer returns None."""
 
 
-def answered(steps: Steps, case: Case, found: Located) -> Located:
+def answered(steps: Steps, case: Case, found: Located, timeline: Timeline | None = None) -> Located:
     """Run all steps in order. An error of torchrepro in a step adds a note; a stop keeps earlier answers."""
     for question, answer in steps.items():
         case.inquiry.on_step(question)
+        if timeline is not None:
+            timeline.mark(question, case.inquiry.asked)
         try:
             found = replace(found, **answer(case, found))
             if found.blamed:

@@ -27,7 +27,7 @@ from torchrepro.engine.processes.child import Reporter
 from torchrepro.engine.queries import Queries
 from torchrepro.engine.search.process import SearchRequest
 from torchrepro.engine.search.run_directory import write_json
-from torchrepro.engine.search.setup import Stop, isolated_oracle, loaded, use_scratch, warming_up
+from torchrepro.engine.search.setup import Stop, Timeline, isolated_oracle, loaded, use_scratch, warming_up
 from torchrepro.engine.store import SqliteStore, put_in_place
 from torchrepro.engine.verify_script import FreshProcesses, settle
 from torchrepro.explain import Explanation, explain
@@ -50,18 +50,18 @@ _HANG_SECONDS = 60.0
 
 def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
     """Run the search process from a bundle to the result; return the result as a dict."""
-    began = time.monotonic()
+    timeline = Timeline(reporter, request.asked)
     settings = msgspec.convert(request.settings, MinifySettings)
     directory = RunDirectory(Path(request.directory))
     stop = Stop()
     stop.listen()
 
-    reporter.phase("load")
+    timeline.phase("load")
     passes = chosen_passes(settings.passes, settings.skip)
     reporter.send(passes={row.name: row.description for row in passes})
     repro = loaded(Path(request.bundle), trusted=settings.trusted)
     with (
-        isolated_oracle(repro, settings.jobs, stop) as isolated,
+        isolated_oracle(repro, settings.jobs, stop, timeline) as isolated,
         CommandOracle(settings.oracle, workers=isolated.workers, sleep=stop.sleep)
         if settings.oracle
         else nullcontext() as command,
@@ -70,13 +70,13 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
     ):
         # With a command as the oracle nothing is compiled here, and its time tells nothing about a run.
         with nullcontext() if command else warming_up(request, repro, stop):
-            reporter.phase("establish")
+            timeline.phase("establish")
             original = _known(request, directory) or _established(repro, command or isolated, directory)
             observer = isolated if command else isolated.after(original.verdict)
             oracle: Oracle = command or observer
-            reporter.phase("warm")
+            timeline.phase("warm")
 
-        reporter.phase("search")
+        timeline.phase("search")
         use_scratch(directory)
         stop.after(settings.time_limit)
         early = not command and fails_before_code(original.verdict)
@@ -104,16 +104,18 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
             former = store.best()
             if former is not None:
                 problem.resume_from(*former)
-        attempt = partial(_attempt, problem, passes, oracle, directory, reporter, stop, processes)
+        attempt = partial(_attempt, problem, passes, oracle, directory, timeline, stop, processes)
         stopped, final = attempt()
         if not (final.reproduces or stopped) and _recaptured(problem):
             stop.listen()
-            reporter.phase("search")
+            timeline.phase("search")
             stopped, final = attempt()
-        verified_after = time.monotonic() - began
+        if final.reproduces:
+            reporter.send(script=str(final.path))
+        verified_after = timeline.seconds
         explanation = Explanation()
         if settings.explain and not (stopped or command):
-            reporter.phase("explain")
+            timeline.phase("explain")
             explanation = _explained(problem, oracle)
         stop.ignore_interrupts()
         final.explain(explanation.lines())
@@ -136,10 +138,11 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         elements=problem.best_size.elements,
         queries=queries.asked,
         original_runs=original.runs,
-        seconds=time.monotonic() - began,
+        seconds=timeline.seconds,
         signature=str(problem.failure.signature),
         reproduces=final.reproduces,
         verified_after=verified_after,
+        timeline=tuple(timeline.moments),
         stopped=stopped,
         passes=tuple(PassRow(name=name, **asdict(row)) for name, row in statistics if name),
         also_seen=tuple(
@@ -181,7 +184,7 @@ def _attempt(
     passes: Sequence[Pass],
     oracle: Oracle,
     directory: RunDirectory,
-    reporter: Reporter,
+    timeline: Timeline,
     stop: Stop,
     processes: FreshProcesses,
 ) -> tuple[str, FinalScript]:
@@ -192,14 +195,13 @@ def _attempt(
         stopped = search(problem, passes)
         if stopped or isinstance(oracle, CommandOracle):
             stop.ignore_interrupts()  # what is left is to verify the result
-        reporter.phase("script")
+        timeline.phase("script")
         final = _final_script(problem, oracle, directory.minimal, processes, measure=not stopped)
         if stopped or problem.queries.repeats == repeats:
             break
         stop.listen()
-        reporter.phase("search")
-    if final.reproduces:
-        reporter.send(script=str(final.path))
+        timeline.phase("search")
+    timeline.mark("script run", problem.queries.asked)
     return stopped, final
 
 

@@ -152,6 +152,17 @@ class Kernel:
     """Where it was written to, relative to the result."""
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When something began, or was ready."""
+
+    name: str
+    seconds: float
+    """Since the search was asked for."""
+    queries: int = 0
+    """Candidates that had been run by then."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Located:
     """The answer of `torchrepro locate`."""
@@ -179,6 +190,8 @@ class Located:
     compiles: int = 0
     """What reached a backend, warming up included."""
     seconds: float = 0.0
+    timeline: tuple[Moment, ...] = ()
+    """When each phase and each step began."""
     confidence: Confidence = Confidence.UNKNOWN
     stopped: str = ""
     """Why it ended before everything was looked at; empty if it did not."""
@@ -387,6 +400,8 @@ class Minified:
     """Whether the script fails in the same way in a fresh process."""
     verified_after: float = 0.0
     """Seconds after which the script had been run; explaining comes after that."""
+    timeline: tuple[Moment, ...] = ()
+    """When each phase began, workers were ready, the first task was sent, and the script had been run."""
     stopped: str = ""
     """Why the search ended before nothing could be made smaller; empty if it did not."""
     passes: tuple[PassRow, ...] = ()

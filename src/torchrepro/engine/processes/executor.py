@@ -27,6 +27,7 @@ import torch
 from torchrepro.engine.processes.child import (
     Child,
     ForkedProcess,
+    OnMessage,
     Outcome,
     Reporter,
     describe_error,
@@ -80,7 +81,8 @@ class Task:
 class Executor:
     """Runs tasks, at most `workers` at a time (by default one for each core). Has to be closed.
 
-    It can be used again after an interrupt. `waiting` is entered while it waits, and may raise.
+    It can be used again after an interrupt. `waiting` is entered while it waits, and may raise. `on_event` is
+    called when the first task is sent, and when a worker is started and ready.
     """
 
     def __init__(
@@ -89,12 +91,15 @@ class Executor:
         *,
         forks: bool = True,
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+        on_event: Callable[[str], None] = lambda event: None,
     ) -> None:
         self.workers = usable_cores() if workers is None else workers
         if self.workers < 1:
             raise ValueError(f"an executor has at least one worker, not {workers}")
         self._forks = forks
         self._waiting = waiting
+        self._on_event = on_event
+        self._started = 0
         self._threads = thread_share(self.workers)
         self._queue: deque[Task] = deque()
         self._running: dict[Task, Child] = {}
@@ -106,6 +111,7 @@ class Executor:
     def start(self, task: Task) -> None:
         """Run a task as soon as a worker is free. Never blocks."""
         self._queue.append(task)
+        self._on_event("first task")
         self._fill()
 
     def wait(self) -> tuple[Task, Outcome]:
@@ -252,7 +258,7 @@ class Executor:
             return Outcome(error=describe_error(exc), phase="load")
         worker = self._worker_for(task)
         # The time limit of a task begins with its job, after the worker has started and loaded the repro.
-        worker.begin(_START_SECONDS, phase="spawn", may_set_clock=True)
+        worker.begin(_START_SECONDS, phase="spawn", may_set_clock=True, on_message=self._follow(worker))
         worker.ask({"job": "torchrepro.engine.processes.executor:run_task", "payload": request})
         return worker
 
@@ -268,8 +274,21 @@ class Executor:
                 if worker.process.poll() is None:
                     return worker
                 worker.end()
+        self._started += 1
+        self._on_event(f"worker {self._started} started")
         # The worker gets the import path of this process.
         return start_interpreter({"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+
+    def _follow(self, worker: Child) -> OnMessage:
+        """Return a callback that tells when a worker has imported torch, and when its first task begins."""
+        number, steps = self._started, {"load": "imported torch", "start": "ready"}
+
+        def take(message: Mapping[str, Any]) -> None:
+            step = steps.pop(message.get("phase", ""), "")
+            if step and worker.jobs == 1:
+                self._on_event(f"worker {number} {step}")
+
+        return take
 
     def _request(self, task: Task) -> dict[str, Any]:
         """Return the request for a worker; the repro of the task is saved as a bundle."""
@@ -326,12 +345,13 @@ def executor_for(
     repro: Repro,
     workers: int | None = None,
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    on_event: Callable[[str], None] = lambda event: None,
 ) -> Executor:
     """Return an executor for candidates of this repro."""
     forks = not why_not_forked(repro)
     if workers is None and devices_of(repro):
         workers = min(usable_cores(), _CONTEXTS)
-    return Executor(workers, forks=forks, waiting=waiting)
+    return Executor(workers, forks=forks, waiting=waiting, on_event=on_event)
 
 
 def why_not_forked(repro: Repro) -> str:

@@ -13,6 +13,7 @@ import math
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -72,6 +73,8 @@ class SearchRequest:
     """The run directory of `minify` on the same bundle, whose verdicts are used here too; empty: none."""
     recorded: bool = False
     """The record of the failure is the user's own, so it counts as a run of the original."""
+    asked: float = 0.0
+    """When the search was asked for, by the clock that all processes share (`time.monotonic`)."""
     rehearse: bool = False
     """Whether children can be forked is uncertain, and has to be tried first."""
     warm: bool = True
@@ -179,17 +182,18 @@ class Search(Generic[Answer]):
 
     def answer(self, on_message: OnMessage = lambda message: None) -> Answer:
         """Return the answer of a finished search about the same bundle, else run the search."""
+        asked = time.monotonic()
         identity = Identity.of(self.bundle, oracle=self.oracle)
         with held(self.directory) as lock:
             started_over = self.directory.begin(identity, fresh=self.fresh)
             former = self.finished()
             if former is not None:
                 return former
-            told = self._run(identity, lock, on_message)
+            told = self._run(identity, lock, asked, on_message)
         found = understood(told, self.kind, strict=False)
         return replace(found, notes=(*filter(None, (self.elsewhere, started_over)), *found.notes))
 
-    def _run(self, identity: Identity, lock: int, on_message: OnMessage) -> Any:
+    def _run(self, identity: Identity, lock: int, asked: float, on_message: OnMessage) -> Any:
         end_leftovers(self.directory.mark)  # of a run that was killed
         copy_out(self.directory)
         remove(self.directory.scratch)
@@ -206,6 +210,7 @@ class Search(Generic[Answer]):
             seed=str(seed_of(identity)),
             known=str(minified.path) if counts else "",
             recorded=standing.own and not self.oracle,
+            asked=asked,
             warm=self.start is None,
             rehearse=self.start is not None,
             parent=os.getpid(),

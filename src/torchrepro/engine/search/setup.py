@@ -33,6 +33,7 @@ import torch
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.load import load_verified
 from torchrepro.engine.oracle import JUDGE, IsolatedOracle, Timeout
+from torchrepro.engine.processes.child import Reporter
 from torchrepro.engine.processes.executor import Executor, Task, executor_for, why_not_forked
 from torchrepro.engine.processes.fork_safety import prepare_to_fork, why_not_fork
 from torchrepro.engine.processes.limits import memory_share
@@ -43,9 +44,38 @@ from torchrepro.execute.judge_repro import judge_repro, repro_common
 from torchrepro.judge.models import Phase
 from torchrepro.nouns.errors import SearchStopped, TorchReproError
 from torchrepro.nouns.repro import AOT_INDUCTOR, Compiler, Repro
+from torchrepro.nouns.results import Moment
 from torchrepro.nouns.verdict import Kind
 from torchrepro.torch_api.generators import capture_rng_state, same_randomness
 from torchrepro.torch_api.names import COMPILE_FX, DYNAMO
+
+
+class Timeline:
+    """When the phases of a search began, workers were ready and candidates were sent."""
+
+    def __init__(self, reporter: Reporter, asked: float) -> None:
+        self.moments: list[Moment] = []
+        self._reporter = reporter
+        self._asked = asked or time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the search was asked for."""
+        return time.monotonic() - self._asked
+
+    def phase(self, name: str) -> None:
+        """Report a phase that begins."""
+        self.mark(name)
+        self._reporter.phase(name)
+
+    def mark(self, name: str, queries: int = 0) -> None:
+        self.moments.append(Moment(name, round(self.seconds, 3), queries))
+
+    def mark_first(self, name: str) -> None:
+        """Record the first time only."""
+        if not any(moment.name == name for moment in self.moments):
+            self.mark(name)
+
 
 BY_USER = "stopped by the user"
 TIME_IS_UP = "the time is up"
@@ -109,12 +139,14 @@ _UNKNOWN_SECONDS_OF_A_HANG = 5.0
 
 
 @contextmanager
-def isolated_oracle(repro: Repro, jobs: int | None, stop: Stop) -> Iterator[IsolatedOracle]:
+def isolated_oracle(
+    repro: Repro, jobs: int | None, stop: Stop, timeline: Timeline
+) -> Iterator[IsolatedOracle]:
     """Yield an oracle for the body; afterwards no process and no temporary file is left."""
     recorded = repro.expected
     hangs = recorded is not None and recorded.kind is Kind.HANG
     timeout = Timeout(_UNKNOWN_SECONDS_OF_A_HANG if hangs else _UNKNOWN_SECONDS)
-    with executor_for(repro, jobs, stop.waiting) as executor:
+    with executor_for(repro, jobs, stop.waiting, timeline.mark_first) as executor:
         yield IsolatedOracle(executor, timeout, memory_limit=memory_share(executor.workers))
 
 
