@@ -141,13 +141,13 @@ def _print_peak(number: int) -> None:
     case = _CASES["cpu"][number]
     same(*_tensors(case, "cpu", 1 << 12))  # libraries and thread pools are not memory of the comparison
     given = _tensors(case, "cpu")
-    before = _resident_kib("VmRSS")
+    before = resident_kib("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
     same(*given)
-    print((_resident_kib("VmHWM") - before) / 1024)
+    print((resident_kib("VmHWM") - before) / 1024)
 
 
-def _resident_kib(field: str) -> int:
+def resident_kib(field: str) -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field):
             return int(line.split()[1])

@@ -1,10 +1,12 @@
 """What the tool costs on a GPU, each row against its yardstick in the same run: for docs/benchmarks.md.
 
-    python -m benchmarks.gpu --parts watch,search --blocks 12
+    python -m benchmarks.gpu --parts watch,search,large --blocks 12 --billions 3
 
 `watch`: a call of a small compiled MLP at each level. `search`: a transformer in training with inductor's own
-injected `relu` bug, caught and minified, against one compile of the healthy program. The judge's rows are
-those of `python -m benchmarks.compare --device cuda`, false alarms those of `benchmarks.false_alarms`.
+injected `relu` bug, caught and minified, against one compile of the healthy program. `large`: a model in
+bfloat16 that fills much of the device, without gradients, at level 4: peak memory and seconds against eager
+(`--device cpu --billions 0.05` tries it without a GPU, by the resident set). The judge's rows are those of
+`python -m benchmarks.compare --device cuda`, false alarms those of `benchmarks.false_alarms`.
 """
 
 from __future__ import annotations
@@ -17,10 +19,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 
+from benchmarks.compare import resident_kib
 from benchmarks.minify.cases import HERE
 
 PROGRAM = """\
@@ -120,7 +126,118 @@ def search(bugs: list[str], blocks: int) -> None:
                 culprit=(located.get("op") or {}).get("op"),
                 locate_seconds=located.get("seconds"),
                 locate_against_compile=round(located["seconds"] / one, 2) if located else None,
+                minify_timeline=told(found),
+                minify_passes={
+                    row["name"]: [row["queries"], round(row["seconds"], 1)]
+                    for row in found.get("passes", ())
+                    if row["queries"]
+                },
+                locate_timeline=told(located),
             )
+
+
+def told(found: dict[str, Any]) -> list[str]:
+    """Return when each phase of a search began, with the candidates that had been run by then."""
+    moments = found.get("timeline", ())
+    return [f"{each['seconds']:.1f} s: {each['name']} ({each['queries']})" for each in moments]
+
+
+class LargeBlock(torch.nn.Module):
+    """A block of a decoder, with about `12 * width ** 2` parameters."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.heads = width // 64
+        self.norm, self.second_norm = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+        self.qkv, self.proj = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, self.heads, 64)).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(mixed.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.second_norm(x))))
+
+
+def large(billions: float, device: str) -> None:
+    """Print seconds and peak memory of a large bfloat16 model: eager, compiled, and checked at level 4."""
+    import torchrepro
+
+    width = 3072 if billions >= 1 else 512
+    blocks = max(1, round(billions * 1e9 / (12 * width**2)))
+    torch.manual_seed(0)
+    with torch.device(device):
+        model: Any = torch.nn.Sequential(*(LargeBlock(width).bfloat16() for _ in range(blocks)))
+        x = torch.randn(1, 512, width, dtype=torch.bfloat16)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    shown = {"part": "large", "billions": round(parameters / 1e9, 2), "blocks": blocks}
+
+    def measure(function: Callable[[], Any]) -> tuple[float, float]:
+        """Return seconds and the peak memory in GiB, the model included."""
+        _synchronise(device)
+        _reset_peak(device)
+        began = time.perf_counter()
+        function()
+        _synchronise(device)
+        return time.perf_counter() - began, _peak_gib(device)
+
+    def several(function: Callable[[], Any]) -> tuple[float, float]:
+        rows = [measure(function) for _ in range(3)]
+        return statistics.median(seconds for seconds, _ in rows), max(peak for _, peak in rows)
+
+    with torch.no_grad(), torch.compiler.config.patch(force_disable_caches=True):
+        model(x)
+        eager, eager_peak = several(lambda: model(x))
+
+        def row(what: str, measured: tuple[float, float], **more: object) -> None:
+            seconds, peak = measured
+            tell(
+                **shown,
+                what=what,
+                seconds=round(seconds, 4),
+                seconds_against_eager=round(seconds / eager, 2),
+                peak_gib=round(peak, 2),
+                peak_against_eager=round(peak / eager_peak, 2),
+                **more,
+            )
+
+        row("eager", (eager, eager_peak))
+        compiled = torch.compile(model)
+        first = measure(lambda: compiled(x))
+        row("compiled, first call", first)
+        row("compiled, a later call", several(lambda: compiled(x)))
+        torch.compiler.reset()
+        with tempfile.TemporaryDirectory() as out:
+            session = torchrepro.enable(level=4, out=out)
+            compiled = torch.compile(model)
+            watched = measure(lambda: compiled(x))
+            row("level 4, first call", watched, seconds_against_first_call=round(watched[0] / first[0], 2))
+            row("level 4, second call", measure(lambda: compiled(x)))
+            row("level 4, a later call", several(lambda: compiled(x)))
+            tell(
+                **shown,
+                what="all checks",
+                seconds=round(session.checking_seconds, 2),
+                bundles=len(session.kept),
+            )
+            torchrepro.disable(session)
+
+
+def _synchronise(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def _reset_peak(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak_gib(device: str) -> float:
+    used = torch.cuda.max_memory_allocated() if device == "cuda" else resident_kib("VmHWM") << 10
+    return used / (1 << 30)
 
 
 def tell(**row: object) -> None:
@@ -129,18 +246,24 @@ def tell(**row: object) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.gpu", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--parts", default="watch,search", help="watch, search, with commas")
+    parser.add_argument("--parts", default="watch,search,large", help="watch, search, large, with commas")
     parser.add_argument(
         "--bugs", default="compile_error,accuracy,runtime_error", help="injected, with commas"
     )
-    parser.add_argument("--blocks", type=int, default=12, help="of the transformer")
+    parser.add_argument("--blocks", type=int, default=12, help="of the transformer in `search`")
+    parser.add_argument("--billions", type=float, default=3.0, help="parameters of the model in `large`")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: `large` alone")
     options = parser.parse_args()
-    if not torch.cuda.is_available():
+    if options.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("needs a CUDA device")
+    if options.device == "cpu" and options.parts != "large":
+        raise SystemExit("--device cpu is for --parts large alone")
     if "watch" in options.parts:
         watch()
     if "search" in options.parts:
         search(options.bugs.split(","), options.blocks)
+    if "large" in options.parts:
+        large(options.billions, options.device)
 
 
 if __name__ == "__main__":
