@@ -55,6 +55,13 @@ def test_the_error_line_of_a_cpp_compiler_is_the_message() -> None:
     assert normalise_message(text) == "error: no member 'foo'"
 
 
+def test_an_error_in_a_generated_file_is_told_apart_by_its_cause() -> None:
+    one, other = "cgsezuoskdpm77nb5lwvemxhs7juwwcv.py", "cabczuoskdpm77nb5lwvemxhs7juwwcv.py"
+    wrapped = f"Failed to import /tmp/c/gs/{one}\nSyntaxError: invalid syntax ({one}, line 29)"
+    assert normalise_message(wrapped) == normalise_message(f"SyntaxError: invalid syntax ({other}, line 7)")
+    assert normalise_message(wrapped) != normalise_message("Failed to import /tmp/a/b.py\nOSError: no space")
+
+
 @given(st.text())
 def test_normalising_twice_changes_nothing_more(message: str) -> None:
     once = normalise_message(message)

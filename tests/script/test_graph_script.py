@@ -180,7 +180,11 @@ def test_what_stands_around_the_call() -> None:
         default_dtype="float64",
         threads=3,
         configs={"inductor": {"cpp.simdlen": 0}},
-        environ={"TORCHINDUCTOR_MAX_AUTOTUNE": "1"},
+        environ={
+            "TORCHINDUCTOR_MAX_AUTOTUNE": "1",
+            "CXX": "clang++",
+            "CC": "/usr/bin/gcc",
+        },  # of this machine
     )
     compiler = Compiler(options={"max_fusion_size": 1})
     _expect(

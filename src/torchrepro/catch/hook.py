@@ -129,6 +129,8 @@ class WatchedGraph:
     def compile(self, compile_fn: Callable[[], Any]) -> Any:
         """Call the compiler. Its exception is raised unchanged, after a bundle has been written."""
         self.session.join_ranks()
+        if any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in self._example):
+            self.session.shielded("start a search process", self.session.stand_by)
         rng = self.snapshot.ambient.rng
         self._prepare(self._example, rng, "compile")
         generated = seeing_code(self._generated.append) if self.snapshot.written.missing else nullcontext()

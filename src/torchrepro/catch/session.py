@@ -35,7 +35,7 @@ from torchrepro.script.save_bundle import Members, bundle_members, write_what_ca
 from torchrepro.torch_api.modes import no_saved_tensors_hooks
 
 if TYPE_CHECKING:
-    from torchrepro.catch.search_here import SearchHere
+    from torchrepro.catch.search_here import SearchHere, Standby
 
 _lock = threading.Lock()
 _checks = 0
@@ -139,14 +139,18 @@ class Session:
         self._reserve = Reserve()
         self.searched: SearchHere | None = None
         """The search for the cause of the first failure."""
+        self._standby: Standby | None = None
         self.endings: list[Callable[[], None]] = []
         """Callbacks for the end of the session."""
 
     def end(self) -> None:
         """End the session and remove unfinished bundles."""
         self.active = False
-        if self.searched is not None and self.pid == os.getpid():
-            self.searched.wait()
+        if self.pid == os.getpid():
+            if self.searched is not None:
+                self.searched.wait()
+            elif self._standby is not None:
+                self._standby.end()
         for ending in self.endings:
             self.shielded("clean up", ending)
         self.endings.clear()
@@ -192,16 +196,26 @@ class Session:
             shutil.rmtree(bundle, ignore_errors=True)
             write_summary(self.directory, self.run_id)
 
+    def stand_by(self) -> None:
+        """Start the search process for failures on a device, unless there is one."""
+        if self._verbs and self._standby is None and self.searched is None:
+            from torchrepro.catch.search_here import Standby
+
+            self._standby = Standby()
+
     def search(self, bundle: Path | None) -> None:
         """Minify or locate a failure as the settings say, unless another one is being searched already."""
-        verbs = tuple(verb for verb in ("minify", "locate") if getattr(self.settings, verb))
-        if not verbs or bundle is None or self.searched is not None or read_manifest(bundle).missing:
+        if not self._verbs or bundle is None or self.searched is not None or read_manifest(bundle).missing:
             return
         from torchrepro.catch.search_here import SearchHere
 
-        self.searched = SearchHere(bundle, verbs, explain=self.settings.explain)
+        self.searched = SearchHere(bundle, self._verbs, self._standby, explain=self.settings.explain)
         if not self.settings.go_on:
             self.searched.wait()
+
+    @property
+    def _verbs(self) -> tuple[str, ...]:
+        return tuple(verb for verb in ("minify", "locate") if getattr(self.settings, verb))
 
     def _with_reserve(self, work: Callable[[], T]) -> T:
         """Run work that needs file descriptors; once more, with those in reserve, if there are no others."""

@@ -22,7 +22,7 @@ import msgspec
 
 from torchrepro.bundle.read import LOCATED, read_manifest, read_small_file
 from torchrepro.engine.search import run_directory as shared
-from torchrepro.engine.search.process import Search, Start
+from torchrepro.engine.search.process import Search
 from torchrepro.nouns.results import Located
 
 
@@ -71,7 +71,6 @@ def locate_search(
     *,
     out: Path | None = None,
     fresh: bool = False,
-    start: Start | None = None,
 ) -> Search[Located]:
     """Return the search for what makes a bundle fail."""
     read_manifest(bundle)  # a wrong path is an error at once
@@ -85,5 +84,4 @@ def locate_search(
         directory.finished,
         elsewhere,
         fresh,
-        start=start,
     )

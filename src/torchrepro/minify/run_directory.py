@@ -22,7 +22,7 @@ import msgspec
 
 from torchrepro.bundle.read import read_manifest, read_small_file
 from torchrepro.engine.search import run_directory as shared
-from torchrepro.engine.search.process import Search, Start
+from torchrepro.engine.search.process import Search
 from torchrepro.minify.registry import chosen_passes
 from torchrepro.nouns.results import Adoption, Minified
 
@@ -109,7 +109,6 @@ def minify_search(
     *,
     out: Path | None = None,
     fresh: bool = False,
-    start: Start | None = None,
 ) -> Search[Minified]:
     """Return the search for the smallest repro that fails as the one in the bundle does."""
     read_manifest(bundle)  # a wrong path is an error at once, and so is the name of a pass
@@ -127,5 +126,4 @@ def minify_search(
         fresh,
         chosen.oracle,
         lambda: f"; the best so far is in {directory.best}" if directory.best.exists() else "",
-        start,
     )

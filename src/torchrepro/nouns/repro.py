@@ -106,6 +106,15 @@ def telling_environment(environ: Mapping[str, str] | None = None) -> dict[str, s
     }
 
 
+def portable_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that mean the same on another machine: those that name no program and no file."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in ("CC", "CXX") and "/" not in value and "\\" not in value
+    }
+
+
 def is_data(value: object) -> bool:
     """Return whether JSON gives the same value back."""
     if isinstance(value, (list, tuple)):

@@ -288,9 +288,15 @@ class Raised:
         return f"{self.type}: {telling}" if telling else self.type
 
 
+_WRAPPED = re.compile(r"Failed to import \S+")
+"""What inductor puts before an error in a kernel of Triton; only the line after it tells failures apart."""
+
+
 def telling_line(message: str) -> str:
     """Return the first informative line; of a C++ compiler's output, its first error."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
+    if len(lines) > 1 and _WRAPPED.fullmatch(lines[0]):
+        del lines[0]
     for line in lines:
         found = re.search(r"\berror: .*", line)
         if found:

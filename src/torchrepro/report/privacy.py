@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from torchrepro.nouns.repro import telling_environment
+from torchrepro.nouns.repro import portable_environment, telling_environment
 from torchrepro.report.contents import Contents
 
 _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]|.*[/\\]lib[/\\]python3\.\d+[/\\]")
@@ -59,11 +59,7 @@ def shareable(contents: Contents) -> Contents:
 
 def shareable_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of torch and its compilers, without those that name a file or a program."""
-    return {
-        name: value
-        for name, value in telling_environment(environ).items()
-        if name not in ("CC", "CXX") and "/" not in value and "\\" not in value
-    }
+    return portable_environment(telling_environment(environ))
 
 
 def _cleaned(value: Any) -> Any:

@@ -12,7 +12,15 @@ import torch
 
 from torchrepro.bundle.archive import Content
 from torchrepro.graph_text.literals import quote
-from torchrepro.nouns.repro import SOURCE_TRUST, Ambient, Compiler, ProcessGroups, Repro, UserSetting
+from torchrepro.nouns.repro import (
+    SOURCE_TRUST,
+    Ambient,
+    Compiler,
+    ProcessGroups,
+    Repro,
+    UserSetting,
+    portable_environment,
+)
 from torchrepro.script.assertions import shortened
 from torchrepro.script.expressions import Text, Unwritable, Writer
 from torchrepro.script.layout import WIDTH, indented, laid_out
@@ -49,6 +57,7 @@ def document(
     module that a backend of the user comes from.
     """
     lines = ['"""' + docstring[0], *docstring[1:], '"""', ""]
+    environ = portable_environment(environ)
     if environ:
         # Compilers read them when torch is imported.
         set_ = [f"os.environ[{quote(name)}] = {quote(value)}" for name, value in environ.items()]

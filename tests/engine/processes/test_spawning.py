@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,19 +12,29 @@ import pytest
 from executing import nothing_left_behind, run, small_repro, task_of
 
 from torchrepro.engine.processes.executor import Executor, Task
+from torchrepro.engine.processes.fork_safety import prepare_to_fork
 from torchrepro.engine.processes.fresh_process import verdict_of
+from torchrepro.engine.processes.workers import Workers
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.verdict import Kind
 
 pytestmark = pytest.mark.slow
+WARM_UP = "torchrepro.engine.search.setup:warm_up_worker"
 
 
-@pytest.fixture(scope="module")
-def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
+@pytest.fixture(scope="module", params=["started", "forked ahead"])
+def executor(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Executor]:
     """One for all tests of this file: a worker takes seconds to start."""
     scratch = tmp_path_factory.mktemp("scratch")
-    with nothing_left_behind(scratch), Executor(workers=2, forks=False) as executor:
-        yield executor
+    cache = str(tmp_path_factory.mktemp("cache"))
+    with pytest.MonkeyPatch.context() as patch, nothing_left_behind(scratch), closing(Workers()) as workers:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", cache)
+        if request.param == "forked ahead":
+            prepare_to_fork()
+            payload: dict[str, object] = {"devices": ["cpu"], "threads": 1}
+            workers.fork_ahead(3, prepared=1, job=WARM_UP, payload=payload)
+        with Executor(workers=2, forks=False, reusable=workers) as executor:
+            yield executor
 
 
 def test_a_worker_gets_an_equal_repro_and_is_used_again(executor: Executor) -> None:
@@ -73,6 +84,24 @@ def test_whatever_harms_a_worker_is_an_outcome_and_the_worker_is_replaced(execut
     assert verdict_of(outcomes[crashing], 60).signal == "SIGSEGV"
     assert verdict_of(outcomes[hanging], 0.5).kind is Kind.HANG
     assert run(executor, "passes").result["kind"] == "pass"
+
+
+def test_workers_are_left_to_the_next_executor(tmp_path: Path) -> None:
+    with nothing_left_behind(tmp_path), closing(Workers()) as workers:
+        pids = []
+        for _ in range(2):
+            with Executor(1, forks=False, reusable=workers) as executor:
+                pids.append(run(executor, "surroundings").result["pid"])
+        assert pids[0] == pids[1]
+
+
+def test_a_worker_that_died_while_it_was_warmed_up_is_replaced(tmp_path: Path) -> None:
+    prepare_to_fork()
+    with nothing_left_behind(tmp_path), closing(Workers()) as workers:
+        payload: dict[str, object] = {"devices": ["no such device"], "threads": 1}
+        workers.fork_ahead(2, prepared=1, job=WARM_UP, payload=payload)
+        with Executor(1, forks=False, reusable=workers) as executor:
+            assert run(executor, "passes").result["kind"] == "pass"
 
 
 def test_a_worker_that_cannot_start_is_a_bug_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -275,6 +275,11 @@ class Child(Program):
         """The exit code of a process in a sandbox, which the process around it reports."""
         os.set_blocking(reports, False)
 
+    @property
+    def serves(self) -> bool:
+        """Whether it takes one job after the other, and is not a fork for a single one."""
+        return self._requests is not None
+
     def fileno(self) -> int:
         return self._reports
 

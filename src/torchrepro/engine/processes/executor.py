@@ -2,10 +2,8 @@
 
 A task is a job on a repro. A forked child starts as warm as its parent, in milliseconds, and has the repro
 in its memory; before each fork it is checked that forking is safe (`fork_safety.py`). A worker is a fresh
-process that reads a bundle. It takes seconds to start, so it is reused for the next task; it is replaced
-after anything that may have harmed it (a crash, a hang, a cancelled task, a fault of the device), and after a
-number of tasks, because what has been compiled stays in memory. Both have the same interface. There are no
-threads: `wait` polls the children.
+process that reads a bundle; it is reused for the next task (`workers.py`). Both have the same interface.
+There are no threads: `wait` polls the children.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import os
 import shutil
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +33,7 @@ from torchrepro.engine.processes.child import (
     reports_and_output,
 )
 from torchrepro.engine.processes.fork_safety import fork, prepare_to_fork, why_not_fork
-from torchrepro.engine.processes.fresh_process import job_named, start_interpreter
+from torchrepro.engine.processes.fresh_process import job_named
 from torchrepro.engine.processes.limits import (
     limit_memory,
     limit_threads,
@@ -45,6 +43,7 @@ from torchrepro.engine.processes.limits import (
     use_scratch,
 )
 from torchrepro.engine.processes.signals import die_with, redirect, start_afresh, undisturbed
+from torchrepro.engine.processes.workers import Workers
 from torchrepro.engine.sandbox.seccomp import give_up_signals
 from torchrepro.judge.compare import tensors_in
 from torchrepro.nouns.errors import HarnessError
@@ -54,10 +53,13 @@ from torchrepro.torch_api.generators import accelerators, is_device_fault, is_in
 from torchrepro.torch_api.names import COMPILE_FX
 
 _START_SECONDS = 300.0
-_TASKS_PER_WORKER = 100
 _ANY_SIZE = 1 << 62
 _CONTEXTS = 8
 """Default limit of workers on a device: each has a context there, of half a gigabyte."""
+_AHEAD = 2 * _CONTEXTS
+"""Workers that are forked ahead: a fault of the device ends one."""
+_PREPARED = 3
+"""Workers that are warmed up at once: as many as the first queries need."""
 _PRELOADED = ("torchrepro.execute.judge_repro", COMPILE_FX)
 
 _numbers = itertools.count(1)
@@ -81,8 +83,9 @@ class Task:
 class Executor:
     """Runs tasks, at most `workers` at a time (by default one for each core). Has to be closed.
 
-    It can be used again after an interrupt. `waiting` is entered while it waits, and may raise. `on_event` is
-    called when the first task is sent, and when a worker is started and ready.
+    It can be used again after an interrupt. `waiting` is entered while it waits, and may raise. `reusable`
+    workers are left to the executors after this one. `on_event` is called when the first task is sent, and
+    when a worker is ready for its first one.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Executor:
         workers: int | None = None,
         *,
         forks: bool = True,
+        reusable: Workers | None = None,
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
         on_event: Callable[[str], None] = lambda event: None,
     ) -> None:
@@ -99,13 +103,14 @@ class Executor:
         self._forks = forks
         self._waiting = waiting
         self._on_event = on_event
-        self._started = 0
         self._threads = thread_share(self.workers)
         self._queue: deque[Task] = deque()
         self._running: dict[Task, Child] = {}
         self._ended: deque[tuple[Task, Outcome]] = deque()
-        self._idle: list[Child] = []
+        self._reusable = reusable if reusable is not None else Workers()
+        self._closes_workers = reusable is None
         self._wants_fresh: set[Task] = set()
+        self._ready: list[int] = []
         self._scratch: Path | None = None
 
     def start(self, task: Task) -> None:
@@ -140,8 +145,8 @@ class Executor:
         with undisturbed():
             for task in (*self._queue, *self._running):
                 self.cancel(task)
-            while self._idle:
-                self._idle.pop().end()
+            if self._closes_workers:
+                self._reusable.close()
             if self._scratch is not None:
                 shutil.rmtree(self._scratch, ignore_errors=True)
                 self._scratch = None
@@ -182,19 +187,19 @@ class Executor:
         """Kill or keep the process of an ended task. Return False if the task has to run again."""
         with undisturbed():
             del self._running[task]
-            is_worker = not isinstance(child.process, ForkedProcess)
-            if is_worker and child.answered and not child.is_worn_out and child.jobs < _TASKS_PER_WORKER:
-                self._idle.append(child)
+            is_worker = child.serves
+            if is_worker:
+                self._reusable.put_back(child)
             else:
                 child.end()
             self._remove_scratch(task)
             if not is_worker or child.answered or outcome.timed_out:
                 return True
-            if child.jobs == 1:
-                if outcome.phase == "spawn":
-                    raise HarnessError(f"a worker could not be started:\n{outcome.output_tail}")
+            if child.jobs == 1 and outcome.phase != "spawn":
                 return True
-            # An earlier task may have damaged this worker, so the task is retried in a fresh one.
+            if child.jobs == 1 and not isinstance(child.process, ForkedProcess):
+                raise HarnessError(f"a worker could not be started:\n{outcome.output_tail}")
+            # An earlier task, or warming up, may have damaged this worker: the task runs in another one.
             self._wants_fresh.add(task)
             self._queue.appendleft(task)
             return False
@@ -232,8 +237,9 @@ class Executor:
             os.setsid()
             start_afresh()
             redirect(output)
-            for sibling in (*self._running.values(), *self._idle):
+            for sibling in self._running.values():
                 sibling.let_go()
+            self._reusable.let_go()
             use_scratch(str(self._scratch_of(task)))
             limit_threads(self._threads)
             limit_memory(task.memory_limit)
@@ -263,30 +269,19 @@ class Executor:
         return worker
 
     def _worker_for(self, task: Task) -> Child:
-        """Return an idle worker that is alive, else a new one."""
-        if task in self._wants_fresh:
-            self._wants_fresh.discard(task)
-            while len(self._idle) >= self.workers - len(self._running):
-                self._idle.pop().end()
-        else:
-            while self._idle:
-                worker = self._idle.pop()
-                if worker.process.poll() is None:
-                    return worker
-                worker.end()
-        self._started += 1
-        self._on_event(f"worker {self._started} started")
-        # The worker gets the import path of this process.
-        return start_interpreter({"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+        """Return an idle worker, or one without a past for a task that another one has died of."""
+        fresh = task in self._wants_fresh
+        self._wants_fresh.discard(task)
+        return self._reusable.take(fresh=fresh, most=self.workers - len(self._running))
 
     def _follow(self, worker: Child) -> OnMessage:
-        """Return a callback that tells when a worker has imported torch, and when its first task begins."""
-        number, steps = self._started, {"load": "imported torch", "start": "ready"}
+        """Return a callback that reports when a worker has loaded its first task."""
 
         def take(message: Mapping[str, Any]) -> None:
-            step = steps.pop(message.get("phase", ""), "")
-            if step and worker.jobs == 1:
-                self._on_event(f"worker {number} {step}")
+            pid = worker.process.pid
+            if message.get("phase") == "start" and pid not in self._ready:
+                self._ready.append(pid)
+                self._on_event(f"worker {len(self._ready)} ready")
 
         return take
 
@@ -341,6 +336,20 @@ def _device_is_lost() -> bool:
     return False
 
 
+WORKERS = Workers()
+"""The workers of this process, which outlive an executor."""
+
+
+def fork_workers_ahead(devices: Collection[str], jobs: int | None, job: str) -> None:
+    """Fork the workers for tasks on these devices, before this process uses one of them."""
+    prepare_to_fork()
+    for name in _PRELOADED:
+        importlib.import_module(name)
+    workers = jobs or min(usable_cores(), _CONTEXTS)
+    payload = {"devices": sorted(devices), "threads": thread_share(workers)}
+    WORKERS.fork_ahead(_AHEAD, prepared=min(workers, _PREPARED), job=job, payload=payload)
+
+
 def executor_for(
     repro: Repro,
     workers: int | None = None,
@@ -351,7 +360,7 @@ def executor_for(
     forks = not why_not_forked(repro)
     if workers is None and devices_of(repro):
         workers = min(usable_cores(), _CONTEXTS)
-    return Executor(workers, forks=forks, waiting=waiting, on_event=on_event)
+    return Executor(workers, forks=forks, reusable=WORKERS, waiting=waiting, on_event=on_event)
 
 
 def why_not_forked(repro: Repro) -> str:

@@ -42,7 +42,11 @@ def prepare_to_fork() -> None:
 def hide_devices(environ: MutableMapping[str, str]) -> None:
     """Hide all GPUs from a process with this environment: after a device query it could not be forked."""
     environ["CUDA_VISIBLE_DEVICES"] = ""
-    # Torch then reads the variable above instead of starting the driver to count devices.
+    query_devices_without_driver(environ)
+
+
+def query_devices_without_driver(environ: MutableMapping[str, str]) -> None:
+    """Let torch count GPUs without the driver: once a process has started it, its forks cannot use it."""
     environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 
 

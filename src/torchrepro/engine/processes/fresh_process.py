@@ -13,6 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -93,7 +94,7 @@ def run_isolated(
     on_start: Callable[[int], None] = lambda pid: None,
     pass_fds: tuple[int, ...] = (),
     sandbox: Sandbox | None = None,
-    start: Callable[[Mapping[str, str]], Child] | None = None,
+    start: Callable[[Mapping[str, str]], AbstractContextManager[Child]] | None = None,
 ) -> Outcome:
     """Run `package.module:function(payload, phase)` in a fresh interpreter and wait for it.
 
@@ -110,7 +111,7 @@ def run_isolated(
     with start(environ or {}) if start else start_interpreter(environ, pass_fds, sandbox) as child:
         on_start(child.process.pid if sandbox is None else sandbox.signalled(child.process.pid))
         child.begin(time_limit, on_message=take)
-        child.ask({"job": job, "payload": payload})
+        child.ask({"job": job, "payload": payload, "environ": dict(environ or {}) if start else {}})
         while (outcome := child.outcome()) is None:
             listen([child])
     return outcome
@@ -156,11 +157,19 @@ def main() -> None:
 
 
 def serve(requests: int, reporter: Reporter) -> NoReturn:
-    """Run a job for each line of a pipe, and exit when the parent closes it or dies."""
+    """Run a job for each line of a pipe, and exit when the parent closes it or dies.
+
+    A silent job is not answered, and its error ends the process.
+    """
     with os.fdopen(requests) as lines:
         for line in lines:
             request = json.loads(line)
-            reporter.answer(partial(_run, request["job"], request["payload"], reporter))
+            os.environ.update(request.get("environ", {}))
+            job = partial(_run, request["job"], request["payload"], reporter)
+            if request.get("silent"):
+                job()
+            else:
+                reporter.answer(job)
             _forget()
     # No interpreter teardown: a library that crashes at exit must not overwrite the answer.
     os._exit(0)

@@ -15,7 +15,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -27,7 +27,7 @@ from torchrepro.bundle.manifest import devices_of
 from torchrepro.bundle.provenance import standing_of
 from torchrepro.bundle.read import read_manifest, require_complete
 from torchrepro.engine.processes.child import Child, OnMessage, Outcome, Reporter
-from torchrepro.engine.processes.fork_safety import hide_devices
+from torchrepro.engine.processes.fork_safety import hide_devices, query_devices_without_driver
 from torchrepro.engine.processes.fresh_process import (
     compiler_environment,
     job_named,
@@ -80,7 +80,7 @@ class SearchRequest:
     warm: bool = True
     """Warm up before the first candidate; False after a search process died while warming up."""
     lock: int = -1
-    """The descriptor that holds the lock of the run directory; candidates must not inherit it."""
+    """The descriptor that holds the lock of the run directory; candidates must not inherit it. -1: none."""
 
 
 def run_search(
@@ -104,7 +104,7 @@ def run_search(
                 environ={**environ, MARK: mark},
                 on_message=on_message,
                 on_start=interrupts.pass_on_to,
-                pass_fds=(request.lock,),
+                pass_fds=(request.lock,) if request.lock >= 0 else (),
                 sandbox=sandbox,
                 start=start,
             )
@@ -121,6 +121,7 @@ def search(payload: Mapping[str, Any], reporter: Reporter) -> Any:
     request = msgspec.convert(payload, SearchRequest)
     if request.parent:
         die_with(request.parent, signal.SIGTERM)
+    if request.parent and request.lock >= 0:
         # Candidates must not hold the lock of the run: it is released when this process exits.
         os.set_inheritable(request.lock, False)
         os.register_at_fork(after_in_child=lambda: os.close(request.lock))
@@ -154,8 +155,10 @@ class _Interrupts:
 
 
 Answer = TypeVar("Answer", bound=Located | Minified)
-Start = Callable[[Mapping[str, str]], Child]
-"""Makes the search process from its environment."""
+Start = Callable[[Mapping[str, str]], AbstractContextManager[Child]]
+"""Makes the search process from its environment; leaving the context ends it, or keeps it for the next."""
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+"""Environment of a search process: it forks, so it must have no other thread."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,8 @@ class Search(Generic[Answer]):
     """Returns a note on what a search left whose process died."""
     start: Start | None = None
     """Makes the search process, if it is not a fresh one (`engine/processes/fork_here.py`)."""
+    started_before: bool = False
+    """`start` returns a process that was started before this search, so it does not inherit the lock."""
 
     def answer(self, on_message: OnMessage = lambda message: None) -> Answer:
         """Return the answer of a finished search about the same bundle, else run the search."""
@@ -215,14 +220,16 @@ class Search(Generic[Answer]):
             rehearse=self.start is not None,
             parent=os.getpid(),
             mark=self.directory.mark,
-            lock=lock,
+            lock=-1 if self.started_before else lock,
         )
         environ = {
             **compiler_environment(manifest.ambient.environ, own=standing.own),
             **standing.environ,
-            "OPENBLAS_NUM_THREADS": "1",  # the search process forks, so it must have no other thread
+            **ONE_THREAD,
         }
-        if not devices_of(manifest):
+        if devices_of(manifest):
+            query_devices_without_driver(environ)
+        else:
             hide_devices(environ)
         with sandbox_for(
             self.bundle,

@@ -32,11 +32,19 @@ import torch
 
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.load import load_verified
+from torchrepro.bundle.manifest import devices_of
+from torchrepro.bundle.read import read_manifest
 from torchrepro.engine.oracle import JUDGE, IsolatedOracle, Timeout
 from torchrepro.engine.processes.child import Reporter
-from torchrepro.engine.processes.executor import Executor, Task, executor_for, why_not_forked
+from torchrepro.engine.processes.executor import (
+    Executor,
+    Task,
+    executor_for,
+    fork_workers_ahead,
+    why_not_forked,
+)
 from torchrepro.engine.processes.fork_safety import prepare_to_fork, why_not_fork
-from torchrepro.engine.processes.limits import memory_share
+from torchrepro.engine.processes.limits import limit_threads, memory_share
 from torchrepro.engine.processes.signals import leave
 from torchrepro.engine.search.process import SearchRequest
 from torchrepro.engine.search.run_directory import RunDirectory
@@ -254,7 +262,7 @@ def rehearse(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     return {"unsafe": "".join(unsafe), "imported": sorted(set(sys.modules) - before)}
 
 
-def _throwaway(compiler: Compiler) -> Repro:
+def _throwaway(compiler: Compiler, device: str = "cpu") -> Repro:
     """Return a small repro that exercises most of a compiler: pointwise ops and a reduction.
 
     With the compiler's defaults: a mode could mean minutes of autotuning. AOTInductor is warmed up by
@@ -264,7 +272,7 @@ def _throwaway(compiler: Compiler) -> Repro:
     def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor]:
         return (torch.softmax(x * y, -1) + 1,)
 
-    inputs = (torch.ones(4, 20), torch.ones(4, 20))
+    inputs = (torch.ones(4, 20, device=device), torch.ones(4, 20, device=device))
     name = "inductor" if compiler.name == AOT_INDUCTOR else compiler.name
     return Repro(torch.fx.symbolic_trace(function), inputs, compiler=Compiler(name))
 
@@ -283,14 +291,32 @@ _COMPILES = 2
 """The rehearsal, and the throwaway compilation itself."""
 
 
-def loaded(bundle: Path, *, trusted: tuple[str, ...]) -> Repro:
-    """Return the repro in a bundle, which the parent has verified.
+def loaded(bundle: Path, *, trusted: tuple[str, ...], jobs: int | None) -> Repro:
+    """Return the repro in a bundle, which the parent has verified; fork workers first if it is on a device.
 
     With trusted names, the working directory is importable, as it is for `python script.py`.
     """
+    devices = devices_of(read_manifest(bundle))
+    if devices:
+        fork_workers_ahead(devices, jobs, f"{__name__}:warm_up_worker")
     if trusted:
         sys.path.insert(0, os.getcwd())
     return load_verified(bundle, trusted=trusted)
+
+
+def stand_by(payload: Mapping[str, Any], phase: Phase) -> None:
+    """Import what a search on a device needs, before there is a failure to search for."""
+    for name in (*payload["modules"], DYNAMO, COMPILE_FX):
+        importlib.import_module(name)
+
+
+def warm_up_worker(payload: Mapping[str, Any], phase: Phase) -> None:
+    """Make a context on each device and compile there. An error of the compiler is left to the candidates."""
+    limit_threads(payload["threads"])
+    for device in payload["devices"]:
+        torch.ones(1, device=device)
+        with suppress(Exception):
+            judge_repro(_throwaway(Compiler("inductor"), device))
 
 
 @contextmanager
