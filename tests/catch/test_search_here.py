@@ -8,8 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from torchrepro.catch import search_here
+from torchrepro.execute.judge_repro import judge_repro
 from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.repro import Ambient, Repro
+from torchrepro.nouns.results import Located, Minified
+from torchrepro.script.save_bundle import save_bundle
 
 pytestmark = pytest.mark.slow
 
@@ -128,3 +134,24 @@ def test_a_call_can_be_saved_and_minified_at_once(tmp_path: Path) -> None:
     bundle = Path(ended.stdout.strip())
     found = json.loads((bundle.parent / f"{bundle.name}.minified" / "result.json").read_text())
     assert (found["ops"], found["reproduces"]) == (1, True), found["notes"]
+
+
+def test_a_process_on_standby_runs_one_search_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(search_here, "why_not_here", lambda: "a device is in use")
+    config = {"inductor": {"cpp.inject_relu_bug_TESTING_ONLY": "compile_error"}}
+    graph = torch.fx.symbolic_trace(lambda x: (torch.relu(x.sin()),))
+    repro = Repro(graph, (torch.ones(3),), ambient=Ambient(configs=config))
+    bundle = save_bundle(repro, tmp_path / "bundle", verdict=judge_repro(repro))
+    here = search_here.SearchHere(bundle, ("minify", "locate"), search_here.Standby(), explain=False)
+    here.wait()
+    said = capfd.readouterr().err
+    minified, located = here.found
+    assert isinstance(minified, Minified)
+    assert (minified.ops, minified.reproduces) == (1, True), said
+    assert isinstance(located, Located)
+    assert located.op is not None
+    assert located.op.op == "torch.relu"
+    assert said.count("searching in a fresh process: a device is in use") == 2
+    assert "another fresh process" not in said

@@ -13,6 +13,7 @@ import math
 import os
 import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
@@ -119,6 +120,7 @@ def run_search(
 def search(payload: Mapping[str, Any], reporter: Reporter) -> Any:
     """Run a search in this process, which is its own."""
     request = msgspec.convert(payload, SearchRequest)
+    tempfile.tempdir = None  # an earlier search of this process has removed its own
     if request.parent:
         die_with(request.parent, signal.SIGTERM)
     if request.parent and request.lock >= 0:
@@ -207,6 +209,7 @@ class Search(Generic[Answer]):
         standing = standing_of(self.bundle, manifest, self.settings.trusted)
         minified = RunDirectory(minified_beside(self.bundle))
         counts = not self.fresh and minified.is_about(identity)
+        forked_here = self.start is not None and not self.started_before
         request = SearchRequest(
             job=self.job,
             bundle=str(self.bundle.resolve()),
@@ -216,8 +219,8 @@ class Search(Generic[Answer]):
             known=str(minified.path) if counts else "",
             recorded=standing.own and not self.oracle,
             asked=asked,
-            warm=self.start is None,
-            rehearse=self.start is not None,
+            warm=not forked_here,
+            rehearse=forked_here,
             parent=os.getpid(),
             mark=self.directory.mark,
             lock=-1 if self.started_before else lock,
