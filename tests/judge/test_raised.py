@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch._inductor.compile_worker.subproc_pool import SubprocException
 
 from torchrepro.judge import execute as raised
 from torchrepro.judge.execute import verdict_of
@@ -45,6 +47,20 @@ def test_a_failing_compiled_function_is_a_run_error_of_the_backend() -> None:
     assert (verdict.kind, verdict.stage) == (Kind.RUN_ERROR, Stage.BACKEND)
     assert verdict.raised is not None
     assert verdict.raised.type == "IndexError"
+
+
+def test_an_error_in_a_compile_worker_is_the_one_of_a_compilation_in_this_process() -> None:
+    def fails() -> None:
+        raise RuntimeError(
+            "Failed to import /tmp/k.py\nSyntaxError: invalid syntax\n    compile error!\n    ^"
+        )
+
+    try:
+        fails()
+    except RuntimeError as exc:
+        here = raised.describe(exc)
+        there = raised.describe(SubprocException(traceback.format_exc(), "triton_poi_fused_relu_0"))
+    assert (there.type, there.message) == (here.type, here.message)
 
 
 def test_a_failure_of_capture_says_so() -> None:

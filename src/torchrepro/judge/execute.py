@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import dropwhile
 from typing import Any
 
 import torch
@@ -193,11 +194,25 @@ _MEMORY_PHRASES = ("out of memory", "can't allocate memory", "cannot allocate me
 def describe(exc: BaseException) -> Raised:
     """Return the exception as text, the compilers' own wrappers taken off."""
     inner = innermost(exc)
-    return Raised(
-        type=type(inner).__name__,
-        message=str(inner),
-        traceback="".join(traceback.format_exception(exc)),
-    )
+    kind, message = _of_compile_worker(inner) or (type(inner).__name__, str(inner))
+    return Raised(kind, message, traceback="".join(traceback.format_exception(exc)))
+
+
+def _of_compile_worker(exc: BaseException) -> tuple[str, str] | None:
+    """Return the type and message of an exception in a process of inductor's pool; None for any other.
+
+    It comes as the text of its traceback, in a `SubprocException` (torch 2.11 to 2.15). Candidates compile in
+    their own process, where the exception itself is raised.
+    """
+    details = getattr(exc, "details", None)
+    if type(exc).__name__ != "SubprocException" or not isinstance(details, str):
+        return None
+    lines = details.splitlines()
+    frames = [place for place, line in enumerate(lines) if line.startswith("  File ")]
+    after = lines[frames[-1] + 1 :] if frames else lines
+    said = "\n".join(dropwhile(lambda line: not line or line[0].isspace(), after))
+    kind, _, message = said.partition(":")
+    return kind.strip().rpartition(".")[2], message.strip()
 
 
 def verdict_of(exc: BaseException, *, compiling: bool | None = None) -> Verdict:

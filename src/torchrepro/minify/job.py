@@ -59,7 +59,7 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
     timeline.phase("load")
     passes = chosen_passes(settings.passes, settings.skip)
     reporter.send(passes={row.name: row.description for row in passes})
-    repro = loaded(Path(request.bundle), trusted=settings.trusted, jobs=settings.jobs)
+    repro = loaded(Path(request.bundle), timeline, trusted=settings.trusted, jobs=settings.jobs)
     with (
         isolated_oracle(repro, settings.jobs, stop, timeline) as isolated,
         CommandOracle(settings.oracle, workers=isolated.workers, sleep=stop.sleep)

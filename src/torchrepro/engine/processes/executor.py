@@ -340,14 +340,14 @@ WORKERS = Workers()
 """The workers of this process, which outlive an executor."""
 
 
-def fork_workers_ahead(devices: Collection[str], jobs: int | None, job: str) -> None:
-    """Fork the workers for tasks on these devices, before this process uses one of them."""
+def fork_workers_ahead(devices: Collection[str], jobs: int | None, job: str) -> str:
+    """Fork the workers for tasks on these devices, before this process uses one; return why it cannot."""
     prepare_to_fork()
     for name in _PRELOADED:
         importlib.import_module(name)
     workers = jobs or min(usable_cores(), _CONTEXTS)
     payload = {"devices": sorted(devices), "threads": thread_share(workers)}
-    WORKERS.fork_ahead(_AHEAD, prepared=min(workers, _PREPARED), job=job, payload=payload)
+    return WORKERS.fork_ahead(_AHEAD, prepared=min(workers, _PREPARED), job=job, payload=payload)
 
 
 def executor_for(

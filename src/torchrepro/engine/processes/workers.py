@@ -30,14 +30,15 @@ class Workers:
         self._idle: list[Child] = []
         self._unused: list[Child] = []
 
-    def fork_ahead(self, count: int, *, prepared: int, job: str, payload: dict[str, object]) -> None:
-        """Fork workers if that is safe now; the first `prepared` ones run a job that warms them up.
+    def fork_ahead(self, count: int, *, prepared: int, job: str, payload: dict[str, object]) -> str:
+        """Fork workers; the first `prepared` ones run a job that warms them up. Return why that is unsafe.
 
         The others do not use the device before their first task. An error in the job ends a worker, and
         its first task then runs in another one.
         """
-        if why_not_fork():
-            return
+        reason = why_not_fork()
+        if reason:
+            return reason
         parent = os.getpid()
 
         def begin() -> None:
@@ -49,6 +50,7 @@ class Workers:
                 self._unused.append(start_fork({}, begin))
         for worker in self._unused[:prepared]:
             worker.ask({"job": job, "payload": payload, "silent": True})
+        return ""
 
     def take(self, *, fresh: bool = False, most: int = 1) -> Child:
         """Return a worker that is alive: one that is warm, else one forked ahead, else a new one.

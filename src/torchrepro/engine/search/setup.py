@@ -291,14 +291,15 @@ _COMPILES = 2
 """The rehearsal, and the throwaway compilation itself."""
 
 
-def loaded(bundle: Path, *, trusted: tuple[str, ...], jobs: int | None) -> Repro:
+def loaded(bundle: Path, timeline: Timeline, *, trusted: tuple[str, ...], jobs: int | None) -> Repro:
     """Return the repro in a bundle, which the parent has verified; fork workers first if it is on a device.
 
     With trusted names, the working directory is importable, as it is for `python script.py`.
     """
     devices = devices_of(read_manifest(bundle))
     if devices:
-        fork_workers_ahead(devices, jobs, f"{__name__}:warm_up_worker")
+        reason = fork_workers_ahead(devices, jobs, f"{__name__}:warm_up_worker")
+        timeline.mark(f"workers are not forked: {reason}" if reason else "workers forked")
     if trusted:
         sys.path.insert(0, os.getcwd())
     return load_verified(bundle, trusted=trusted)
