@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from torchrepro.cut.batches import SideBySide
 from torchrepro.cut.record_values import NotRecorded, Recording
 from torchrepro.cut.subgraph import piece, side_by_side
 from torchrepro.cut.units import Unit, ambient_at, units_of
@@ -89,8 +90,8 @@ def _described(value: Any) -> str:
 _ROUNDS = 64
 _WORST = 4
 
-Rounds = Callable[[Repro], Sequence[Verdict]]
-"""A verdict for each set of inputs of one compilation (`verdicts_of_rounds`)."""
+Rounds = Callable[[Sequence[Repro]], Sequence[Sequence[Verdict]]]
+"""For each compilation, a verdict for each set of its inputs (`verdicts_of_rounds`)."""
 FirstFailing = Callable[[Sequence[Repro | None]], int | None]
 """The index of the first that fails; None stands for one that could not be built."""
 
@@ -102,33 +103,42 @@ def alone(repro: Repro, recording: Recording, unit: Unit, window: Window) -> Rep
 
 
 def wrong_ones(
-    repro: Repro, recording: Recording, windows: Sequence[Window], rounds: Rounds
+    repro: Repro, recording: Recording, windows: Sequence[Window], rounds: Rounds, *, parts: int = 1
 ) -> list[tuple[Unit, Window]]:
-    """Return the ops with wrong results, the worst first, by one compilation of all windows."""
+    """Return the ops with wrong results, the worst first, by one compilation of all windows, or several."""
+    groups = [windows[start::parts] for start in range(min(parts, len(windows)))]
+    built = [(group, layers) for group in groups if (layers := _layers(repro, recording, group))]
+    wholes = [
+        replace(layers[0][0].repro, earlier=tuple(layer.repro.inputs for layer, _ in layers[1:]))
+        for _, layers in built
+    ]
+    worst: dict[Window, tuple[float, Unit]] = {}
+    for (group, layers), verdicts in zip(built, rounds(wholes) if wholes else (), strict=True):
+        for (layer, units), verdict in zip(layers, verdicts, strict=False):
+            for leaf in verdict.comparison.differing if verdict.comparison is not None else ():
+                place = layer.owner(leaf)
+                if place is not None and _badness(leaf) > worst.get(group[place], (-1.0,))[0]:
+                    worst[group[place]] = (_badness(leaf), units[place])
+    ranked = sorted(worst.items(), key=lambda item: -item[1][0])
+    return [(unit, window) for window, (_, unit) in ranked[:_WORST]]
+
+
+def _layers(
+    repro: Repro, recording: Recording, windows: Sequence[Window]
+) -> list[tuple[SideBySide, list[Unit]]]:
+    """Return one graph of all windows for each turn; the instances of a window are spread over the turns."""
     count = min(_ROUNDS, max(len(window.instances) for window in windows))
-    # The instances of a window, spread evenly over the rounds.
     turns = [
         [window.instances[turn * len(window.instances) // count] for window in windows]
         for turn in range(count)
     ]
     layers = [side_by_side(repro, recording, [unit.name for unit in units]) for units in turns]
     built = [(layer, units) for layer, units in zip(layers, turns, strict=True) if layer is not None]
-    alike = [
+    return [
         (layer, units)
         for layer, units in built
         if (layer.inputs, layer.outputs) == (built[0][0].inputs, built[0][0].outputs)
     ]
-    if not alike:
-        return []
-    whole = replace(alike[0][0].repro, earlier=tuple(layer.repro.inputs for layer, _ in alike[1:]))
-    worst: dict[int, tuple[float, Unit]] = {}
-    for (layer, units), verdict in zip(alike, rounds(whole), strict=False):
-        for leaf in verdict.comparison.differing if verdict.comparison is not None else ():
-            place = layer.owner(leaf)
-            if place is not None and _badness(leaf) > worst.get(place, (-1.0,))[0]:
-                worst[place] = (_badness(leaf), units[place])
-    ranked = sorted(worst.items(), key=lambda item: -item[1][0])
-    return [(unit, windows[place]) for place, (_, unit) in ranked[:_WORST]]
 
 
 def _badness(leaf: LeafComparison) -> float:

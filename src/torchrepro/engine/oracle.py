@@ -125,7 +125,20 @@ class IsolatedOracle:
     ) -> Sequence[Verdict]:
         """Return a verdict for each set of inputs of one compilation (`cut/batches.py`); none if it died."""
         outcome = self.ran(_ROUNDS, repro, own=own, seconds=seconds)
-        return [msgspec.convert(verdict, Verdict) for verdict in outcome.result or ()]
+        return _verdicts_in(outcome)
+
+    def rounds_of_each(self, repros: Sequence[Repro]) -> list[Sequence[Verdict]]:
+        """Return the same for several compilations, which run at the same time."""
+        tasks = [self._started(_ROUNDS, repro, own=0, seconds=ROUND_SECONDS) for repro in repros]
+        found: dict[Task, Sequence[Verdict]] = {}
+        try:
+            while len(found) < len(tasks):
+                task, outcome = self._executor.wait()
+                found[task] = _verdicts_in(outcome)
+        finally:
+            for task in tasks:
+                self._executor.cancel(task)
+        return [found[task] for task in tasks]
 
     def graphs(self, repro: Repro) -> Sequence[Repro]:
         """Return the graphs that capture makes of a whole call, trusted as far as the call was."""
@@ -161,3 +174,7 @@ class IsolatedOracle:
             return verdict_of(outcome, limit)
         except TorchReproError as exc:
             return Verdict(Kind.INVALID, summary=str(exc), seconds=outcome.seconds)
+
+
+def _verdicts_in(outcome: Outcome) -> list[Verdict]:
+    return [msgspec.convert(verdict, Verdict) for verdict in outcome.result or ()]

@@ -23,6 +23,7 @@ import msgspec
 from torchrepro.engine.baseline import Failure, Original, measure
 from torchrepro.engine.canonical_key import canonical_key
 from torchrepro.engine.oracle import JUDGE, JUDGE_BEFORE_CODE, ROUND_SECONDS, IsolatedOracle, Oracle
+from torchrepro.engine.processes.executor import devices_of
 from torchrepro.engine.store import Store
 from torchrepro.nouns.errors import HarnessError
 from torchrepro.nouns.repro import Repro
@@ -161,6 +162,17 @@ class Queries:
         """Judge one compilation on many sets of inputs (`IsolatedOracle.rounds`): one query."""
         self.count(queries=1)
         return self.observer.rounds(repro, own=own, seconds=seconds)
+
+    def rounds_of_each(self, repros: Sequence[Repro]) -> Sequence[Sequence[Verdict]]:
+        """Judge several such compilations, at the same time if there are more than one."""
+        if len(repros) == 1:
+            return [self.rounds(repros[0])]
+        self.count(queries=len(repros))
+        return self.observer.rounds_of_each(repros)
+
+    def parts_of(self, repro: Repro) -> int:
+        """Return into how many compilations to split a large one: on a device each kernel takes its time."""
+        return self.workers if devices_of(repro) else 1
 
     # Cost.
 

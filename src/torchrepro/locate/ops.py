@@ -181,7 +181,8 @@ class _Search:
         found: list[str] = []
         for group in by_ambient(self._windows)[:_WINDOW_GROUPS]:
             if self.left() > 0:
-                pairs = wrong_ones(*self._cut, group, self._inquiry.rounds)
+                parts = self._inquiry.parts_of(self._watching.static)
+                pairs = wrong_ones(*self._cut, group, self._inquiry.rounds_of_each, parts=parts)
                 found += [unit.name for unit, _ in pairs]
         return sorted(found, key=list(self._watching.nodes).index)
 

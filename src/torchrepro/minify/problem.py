@@ -123,10 +123,10 @@ class Problem:
             self._table = dimension_table(self.best, self.best_verdict)
         return self._table
 
-    def rounds(self, repro: Repro) -> Sequence[Verdict]:
-        """Return a verdict for each set of inputs of one compilation (`cut/batches.py`): one query."""
+    def rounds(self, repros: Sequence[Repro]) -> Sequence[Sequence[Verdict]]:
+        """Return a verdict for each set of inputs of each compilation (`cut/batches.py`): a query each."""
         self._tell()
-        return self.queries.rounds(repro)
+        return self.queries.rounds_of_each(repros)
 
     def fail_together(self, candidates: Sequence[Repro]) -> list[bool] | None:
         """Return which candidates fail where all are parts of one graph: one query.

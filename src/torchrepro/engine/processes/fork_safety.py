@@ -50,8 +50,12 @@ def query_devices_without_driver(environ: MutableMapping[str, str]) -> None:
     environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 
 
-def why_not_fork() -> str:
-    """Return why a fork of this process would not be safe; empty if it is."""
+def why_not_fork(*, driver_may_run: bool = False) -> str:
+    """Return why a fork of this process would not be safe; empty if it is.
+
+    If the CUDA driver runs and no device is in use, a child may use one, and has to try that first (it worked
+    with CUDA 13): importing inductor starts the driver.
+    """
     if sys.platform != "linux":
         return f"on {sys.platform} libraries of the system do not survive a fork"
     if len(_threads()) > 1:
@@ -61,7 +65,7 @@ def why_not_fork() -> str:
             os._exit(0)
         os.waitpid(child, 0)
     others = [name for number, name in _threads().items() if number != os.getpid()]
-    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+    if driver_may_run or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         others = [name for name in others if not name.startswith(_DRIVER)]
     if others:
         return f"it has {len(others)} other threads ({', '.join(sorted(others))})"

@@ -29,14 +29,16 @@ class Workers:
     def __init__(self) -> None:
         self._idle: list[Child] = []
         self._unused: list[Child] = []
+        self._cold: list[Child] = []
+        self._warm_up: dict[str, object] = {}
 
     def fork_ahead(self, count: int, *, prepared: int, job: str, payload: dict[str, object]) -> str:
-        """Fork workers; the first `prepared` ones run a job that warms them up. Return why that is unsafe.
+        """Fork workers, each of which runs a job that warms it up; return why that is not safe.
 
-        The others do not use the device before their first task. An error in the job ends a worker, and
-        its first task then runs in another one.
+        The first `prepared` ones run it at once, the others before their first task. An error in the job ends
+        a worker, and its first task then runs in another one.
         """
-        reason = why_not_fork()
+        reason = why_not_fork(driver_may_run=True)
         if reason:
             return reason
         parent = os.getpid()
@@ -48,8 +50,10 @@ class Workers:
         for _ in range(count):
             with undisturbed():
                 self._unused.append(start_fork({}, begin))
+        self._warm_up = {"job": job, "payload": payload, "silent": True}
         for worker in self._unused[:prepared]:
-            worker.ask({"job": job, "payload": payload, "silent": True})
+            worker.ask(self._warm_up)
+        self._cold = self._unused[prepared:]
         return ""
 
     def take(self, *, fresh: bool = False, most: int = 1) -> Child:
@@ -62,6 +66,9 @@ class Workers:
         for workers in (self._unused,) if fresh else (self._idle, self._unused):
             while workers:
                 worker = workers.pop(-1 if workers is self._idle else 0)
+                if worker in self._cold:
+                    self._cold.remove(worker)
+                    worker.ask(self._warm_up)
                 if worker.process.poll() is None:
                     return worker
                 worker.end()

@@ -30,7 +30,8 @@ def single_windows(problem: Problem) -> None:
         return
     for group in by_ambient([window for window in windows if window not in named]):
         if problem.values_are_wrong:
-            found = wrong_ones(repro, recording, group, problem.rounds)
+            parts = problem.queries.parts_of(repro)
+            found = wrong_ones(repro, recording, group, problem.rounds, parts=parts)
         else:
             found = failing_one(repro, recording, group, problem.first_failing, parts=problem.workers + 1)
         if problem.accept_first([alone(repro, recording, *pair) for pair in found]) is not None:
