@@ -19,7 +19,7 @@ from typing import Annotated, BinaryIO
 import msgspec
 import torch
 
-from torchrepro.nouns.errors import BundleError
+from torchrepro.nouns.errors import BundleError, damaged
 from torchrepro.torch_api.tensors import plain_torch
 
 ALIGNMENT = 64
@@ -131,10 +131,7 @@ class StorageFile(Mapping[str, torch.Tensor]):
 
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self._records:
-            raise BundleError(
-                f"the storage {name!r} is not in the tensors of the bundle",
-                next_step="the bundle is damaged: get a fresh copy",
-            )
+            raise damaged(f"the storage {name!r} is not in the tensors of the bundle")
         start, stop = self._records[name].data_offsets
         with plain_torch():
             if self._mapped is None or start == stop:
@@ -204,7 +201,4 @@ def _read_header(file: BinaryIO, length: int) -> tuple[dict[str, _Record], int]:
 
 
 def _damaged(path: Path, what: str) -> BundleError:
-    return BundleError(
-        f"{path} is truncated or damaged: {what}",
-        next_step="get a fresh copy, or capture the failure again",
-    )
+    return damaged(f"{path} is truncated or damaged: {what}")

@@ -26,7 +26,7 @@ from torchrepro.bundle.manifest import (
 )
 from torchrepro.bundle.storages import NotKept
 from torchrepro.judge.tensors import inner_values, is_wrapper_subclass
-from torchrepro.nouns.errors import BundleError
+from torchrepro.nouns.errors import BundleError, damaged
 from torchrepro.torch_api.distributed import group_named, make_mesh, make_placement, placement_parts
 from torchrepro.torch_api.modes import DisableTorchFunctionSubclass
 from torchrepro.torch_api.names import SUBCLASS_MODULES
@@ -103,7 +103,7 @@ def build_subclass(
     fits = fits and (not wrapper or set(dir(found)) >= _FLATTENS)
     names = entry.inner if isinstance(entry, SubclassEntry) else entry.attributes
     if not fits or not all(name.isidentifier() and not name.startswith("__") for name in names):
-        raise BundleError(f"{entry.type} is no tensor class that fits", next_step="take the bundle again")
+        raise damaged(f"{entry.type} is no tensor class that fits")
     if isinstance(entry, AsSubclassEntry):
         made = make_subclass(found, unpacking.unpack(entry.plain))
         vars(made).update({name: unpacking.unpack(part) for name, part in entry.attributes.items()})
@@ -210,7 +210,4 @@ def build_distributed(entry: MeshEntry | GroupEntry) -> Any:
         ranks = torch.tensor(entry.ranks, dtype=torch.int).reshape(entry.shape)
         return make_mesh(entry.device, ranks, entry.names, entry.groups)
     except RuntimeError as error:
-        raise BundleError(
-            f"the bundle needs process groups that it does not describe: {error}",
-            next_step="take the bundle again",
-        ) from error
+        raise damaged(f"the bundle needs process groups that it does not describe: {error}") from error

@@ -32,7 +32,7 @@ from torchrepro.bundle.subclasses import (
 )
 from torchrepro.judge.clone import window
 from torchrepro.judge.tensors import is_sparse, quantizer_of, sparse_parts
-from torchrepro.nouns.errors import BundleError
+from torchrepro.nouns.errors import BundleError, damaged
 from torchrepro.torch_api.tensors import (
     empty_quantized,
     is_fake,
@@ -137,8 +137,6 @@ def _pack_quantizer(tensor: torch.Tensor, part: Part) -> PerTensorQuantizer | Pe
     return None
 
 
-DAMAGED = "the bundle is damaged: get a fresh copy, or capture the failure again"
-
 LoadStorage = Callable[[str], torch.Tensor]
 DeviceMap = Callable[[torch.device], torch.device]
 
@@ -182,7 +180,7 @@ class StorageLoader:
             storage = self._fetch(entry)
             self._loaded[entry.name] = (entry, storage)
         elif known != entry:
-            raise BundleError(f"two descriptions of the storage {entry.name!r} differ", next_step=DAMAGED)
+            raise damaged(f"two descriptions of the storage {entry.name!r} differ")
         return storage
 
     def _fetch(self, entry: StorageEntry) -> torch.UntypedStorage:
@@ -194,9 +192,8 @@ class StorageLoader:
         else:
             flat = follow(entry.recipe, entry.nbytes, lambda: self._load(entry.name))
         if flat.numel() != entry.nbytes:
-            raise BundleError(
-                f"the storage {entry.name!r} has {flat.numel()} bytes where the manifest says {entry.nbytes}",
-                next_step=DAMAGED,
+            raise damaged(
+                f"the storage {entry.name!r} has {flat.numel()} bytes where the manifest says {entry.nbytes}"
             )
         if device.type != "cpu":
             return flat.to(device).untyped_storage()
@@ -218,9 +215,8 @@ class StorageLoader:
             freed = kept.nbytes == 0
             sane = kept.start % dtype.itemsize == 0 and (freed or low == high or high <= kept.nbytes)
         if not sane:
-            raise BundleError(
-                f"a tensor of size {entry.size} and stride {entry.stride} does not fit storage {kept.name!r}",
-                next_step=DAMAGED,
+            raise damaged(
+                f"a tensor of size {entry.size} and stride {entry.stride} does not fit storage {kept.name!r}"
             )
         storage = self.storage(kept)
         if entry.view and not quantizer and not freed:
@@ -242,7 +238,7 @@ def parse_device(name: str) -> torch.device:
     try:
         return torch.device(name)
     except RuntimeError as error:
-        raise BundleError(f"{name!r} is no device that torch knows", next_step=DAMAGED) from error
+        raise damaged(f"{name!r} is no device that torch knows") from error
 
 
 class _NonLeaf(torch.autograd.Function):
@@ -283,9 +279,7 @@ def rebuild_tensor(entry: TensorEntry, unpacking: Unpacker) -> torch.Tensor:
     except _WRONG_PARTS as error:
         # Only a manifest that was changed by hand, or a torch that builds this kind differently.
         reason = str(error).split("\n", 1)[0]
-        raise BundleError(
-            f"torch cannot rebuild a tensor of the bundle: {reason}", next_step=DAMAGED
-        ) from error
+        raise damaged(f"torch cannot rebuild a tensor of the bundle: {reason}") from error
     _apply_marks(tensor, entry.marks)
     return tensor
 

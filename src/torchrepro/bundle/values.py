@@ -44,7 +44,6 @@ from torchrepro.bundle.storage_entries import StorageEntry
 from torchrepro.bundle.storages import NotKept, StorageTable
 from torchrepro.bundle.subclasses import build_distributed, pack_distributed
 from torchrepro.bundle.tensors import (
-    DAMAGED,
     DeviceMap,
     LoadStorage,
     StorageLoader,
@@ -55,7 +54,7 @@ from torchrepro.bundle.tensors import (
     rebuild_tensor,
     type_name,
 )
-from torchrepro.nouns.errors import BundleError, CannotSerialise, HarnessError, in_a_line
+from torchrepro.nouns.errors import BundleError, CannotSerialise, HarnessError, damaged, in_a_line
 from torchrepro.torch_api.tensors import (
     base_without_grad,
     expression,
@@ -308,8 +307,7 @@ class Unpacker:
         try:
             value = self._unpack(entry)
         except (ValueError, struct.error) as error:
-            fact = f"the manifest has a value that is none: {error}"
-            raise BundleError(fact, next_step="the bundle is damaged: get a fresh copy") from error
+            raise damaged(f"the manifest has a value that is none: {error}") from error
         number = getattr(entry, "number", -1)
         if number >= 0:
             self._objects[number] = value
@@ -321,9 +319,7 @@ class Unpacker:
         match entry:
             case SameEntry(number=number):
                 if number not in self._objects:
-                    raise BundleError(
-                        f"{self.current} is the same as a value that is missing", next_step=DAMAGED
-                    )
+                    raise damaged(f"{self.current} is the same as a value that is missing")
                 return self._objects[number]
             case SequenceEntry(type=kind, items=items):
                 parts = [self.unpack(item) for item in items]
@@ -375,7 +371,7 @@ class Unpacker:
         try:
             return dict(*parts) if kind == "dict" else _SEQUENCES[kind](*parts)
         except (TypeError, ValueError) as error:
-            raise BundleError(f"{self.current} holds an impossible {kind}", next_step=DAMAGED) from error
+            raise damaged(f"{self.current} holds an impossible {kind}") from error
 
     def _unpack_generator(self, entry: GeneratorEntry) -> torch.Generator:
         device = self.storages.device(entry.device)
@@ -385,9 +381,7 @@ class Unpacker:
             try:
                 generator.set_state(torch.frombuffer(bytearray(entry.state), dtype=torch.uint8))
             except (RuntimeError, ValueError) as error:
-                raise BundleError(
-                    f"the generator state of {self.current} is damaged", next_step=DAMAGED
-                ) from error
+                raise damaged(f"the generator state of {self.current} is damaged") from error
         return generator
 
 

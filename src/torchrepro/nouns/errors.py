@@ -86,6 +86,13 @@ class BundleError(TorchReproError):
     """A bundle is missing, damaged or of a newer format than this version reads."""
 
 
+def damaged(fact: str) -> BundleError:
+    """Return the error of a bundle whose content is not what torchrepro writes."""
+    return BundleError(
+        fact, next_step="the bundle is damaged: get a fresh copy, or capture the failure again"
+    )
+
+
 class GraphTextError(TorchReproError):
     """The text of a graph does not belong to the subset of Python that describes graphs."""
 
