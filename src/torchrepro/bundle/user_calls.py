@@ -89,7 +89,7 @@ def run_call(graph: GraphModule, inputs: Sequence[Any], callee: Callable[..., An
             case "placeholder":
                 values[node] = next(given)
             case "get_attr":
-                held = functools.reduce(getattr, str(node.target).split("."), graph)
+                held = operator.attrgetter(str(node.target))(graph)
                 values[node] = callee if node.target == CALLEE else held
             case "call_function" | "call_module":
                 target = node.target
