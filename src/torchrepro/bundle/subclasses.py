@@ -26,7 +26,7 @@ from torchrepro.bundle.manifest import (
 )
 from torchrepro.bundle.storages import NotKept
 from torchrepro.judge.tensors import inner_values, is_wrapper_subclass
-from torchrepro.nouns.errors import BundleError, damaged
+from torchrepro.nouns.errors import BundleError, class_path, damaged
 from torchrepro.torch_api.distributed import group_named, make_mesh, make_placement, placement_parts
 from torchrepro.torch_api.modes import DisableTorchFunctionSubclass
 from torchrepro.torch_api.names import SUBCLASS_MODULES
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
     from torchrepro.bundle.values import Packer, Unpacker
 
 _FLATTENS = frozenset({"__tensor_flatten__", "__tensor_unflatten__"})
-
-
-def class_path(kind: type) -> str:
-    """Return `package.module.Class`."""
-    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def pack_subclass(

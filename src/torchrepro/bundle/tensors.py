@@ -60,11 +60,6 @@ def pack_tensor(tensor: torch.Tensor, number: int, where: str, packing: Packer) 
         raise NotKept(str(error).split("\n", 1)[0]) from error
 
 
-def type_name(value: Any) -> str:
-    """Return `package.module.Class` of a value."""
-    return f"{type(value).__module__}.{type(value).__qualname__}"
-
-
 def _pack_known_kind(tensor: torch.Tensor, number: int, where: str, packing: Packer) -> TensorEntry:
     if is_functorch_wrapped(tensor):
         raise NotKept("it only exists inside a function transform (vmap, grad)")
@@ -329,7 +324,7 @@ def _build_sparse(entry: SparseEntry, unpacking: Unpacker) -> torch.Tensor:
     return torch.sparse_compressed_tensor(compressed, plain, values, layout=layout, **options)
 
 
-_MARKS: dict[Literal["dynamic", "maybe_dynamic", "unbacked", "static"], tuple[str, str]] = {
+MARKS: dict[Literal["dynamic", "maybe_dynamic", "unbacked", "static"], tuple[str, str]] = {
     "dynamic": ("_dynamo_dynamic_indices", "mark_dynamic"),
     "maybe_dynamic": ("_dynamo_weak_dynamic_indices", "maybe_mark_dynamic"),
     "unbacked": ("_dynamo_unbacked_indices", "mark_unbacked"),
@@ -350,7 +345,7 @@ def read_marks(tensor: torch.Tensor) -> tuple[DimMark, ...]:
     ranges = {item.dim: (item.min, item.max) for item in attributes.get("_dynamo_dynamic_range", ())}
     return tuple(
         DimMark(mark, dim, *(ranges.get(dim, ()) if mark == "dynamic" else ()))
-        for mark, (attribute, _) in _MARKS.items()
+        for mark, (attribute, _) in MARKS.items()
         for dim in sorted(attributes.get(attribute, ()))
     )
 
@@ -361,4 +356,4 @@ def _apply_marks(tensor: torch.Tensor, marks: tuple[DimMark, ...]) -> None:
         from torchrepro.torch_api.dynamo import decorators as dynamo  # takes a second; few tensors have marks
 
         span = {"min": mark.minimum, "max": mark.maximum} if mark.mark == "dynamic" else {}
-        getattr(dynamo, _MARKS[mark.mark][1])(tensor, mark.dim, **span)
+        getattr(dynamo, MARKS[mark.mark][1])(tensor, mark.dim, **span)

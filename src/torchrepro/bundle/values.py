@@ -52,9 +52,8 @@ from torchrepro.bundle.tensors import (
     pack_tensor,
     parse_device,
     rebuild_tensor,
-    type_name,
 )
-from torchrepro.nouns.errors import BundleError, CannotSerialise, HarnessError, damaged, in_a_line
+from torchrepro.nouns.errors import BundleError, CannotSerialise, HarnessError, class_path, damaged, in_a_line
 from torchrepro.torch_api.tensors import (
     base_without_grad,
     expression,
@@ -199,9 +198,10 @@ class Packer:
         except Exception as exc:
             # Objects that nobody has described yet raise errors of their own; the other values are kept.
             reason = str(exc) if isinstance(exc, NotKept) else in_a_line(exc)
-            self.missing.append(f"{where} ({type_name(value)})")
-            self.notes.append(f"{where}: a {type_name(value)} is not kept: {reason}")
-            return OpaqueEntry(type_name(value), reason)
+            kind = class_path(type(value))
+            self.missing.append(f"{where} ({kind})")
+            self.notes.append(f"{where}: a {kind} is not kept: {reason}")
+            return OpaqueEntry(kind, reason)
         finally:
             self._depth -= 1
 

@@ -24,7 +24,7 @@ from torchrepro.graph_text.allowed import MODULES
 from torchrepro.graph_text.annotations import SYMBOL_KINDS
 from torchrepro.graph_text.symbols import Symbols, symbolic_number_text
 from torchrepro.graph_text.syntax import NUMPY_WORDS, dotted_name
-from torchrepro.nouns.errors import CannotSerialise, GraphTextError
+from torchrepro.nouns.errors import CannotSerialise, GraphTextError, class_path
 from torchrepro.torch_api.distributed import PLACEMENTS, is_mesh_or_group, make_placement, placement_parts
 from torchrepro.torch_api.names import NUMPY_ATTRIBUTE
 
@@ -78,7 +78,7 @@ class LiteralWriter:
         if callable(value):
             return self.callable(value)
         raise CannotSerialise(
-            f"an argument of type {type(value).__module__}.{type(value).__qualname__} cannot be kept as data",
+            f"an argument of type {class_path(type(value))} cannot be kept as data",
             next_step="pass its tensors and numbers separately",
         )
 
@@ -111,7 +111,7 @@ def _class_path(type_: type) -> str:
     path = resolver.torch_class_path(type_)
     if path is None:
         raise CannotSerialise(
-            f"the graph holds a value of {type_.__module__}.{type_.__qualname__}, which no reader can find",
+            f"the graph holds a value of {class_path(type_)}, which no reader can find",
             next_step="only enums and named tuples of torch can stand in a graph",
         )
     return path
