@@ -33,6 +33,7 @@ from torchrepro.bundle.subclasses import (
 from torchrepro.judge.clone import window
 from torchrepro.judge.tensors import is_sparse, quantizer_of, sparse_parts
 from torchrepro.nouns.errors import BundleError, damaged
+from torchrepro.torch_api import dynamo
 from torchrepro.torch_api.tensors import (
     empty_quantized,
     is_fake,
@@ -353,7 +354,5 @@ def read_marks(tensor: torch.Tensor) -> tuple[DimMark, ...]:
 def _apply_marks(tensor: torch.Tensor, marks: tuple[DimMark, ...]) -> None:
     """Mark the dimensions again, by the functions a user would call."""
     for mark in marks:
-        from torchrepro.torch_api.dynamo import decorators as dynamo  # takes a second; few tensors have marks
-
         span = {"min": mark.minimum, "max": mark.maximum} if mark.mark == "dynamic" else {}
-        getattr(dynamo, MARKS[mark.mark][1])(tensor, mark.dim, **span)
+        getattr(dynamo.decorators, MARKS[mark.mark][1])(tensor, mark.dim, **span)
