@@ -8,7 +8,7 @@ code: an entry has its path, and only a reader who trusts that code finds the cl
 from __future__ import annotations
 
 import importlib
-import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -25,6 +25,7 @@ from torchrepro.bundle.manifest import (
     parts_of,
 )
 from torchrepro.bundle.storages import NotKept
+from torchrepro.graph_text.resolver import torch_class
 from torchrepro.judge.tensors import inner_values, is_wrapper_subclass
 from torchrepro.nouns.errors import BundleError, class_path, damaged
 from torchrepro.torch_api.distributed import group_named, make_mesh, make_placement, placement_parts
@@ -114,20 +115,13 @@ def find_torch_class(name: str) -> type[torch.Tensor] | None:
     A name in an untrusted manifest imports nothing but the modules of a table: others of torch parse the
     command line, start tools or register operators when they are imported.
     """
-    module_name, _, class_name = name.rpartition(".")
-    if module_name.partition(".")[0] != "torch":
-        return None
-    try:
-        module = (
+    module_name = name.rpartition(".")[0]
+    if module_name in SUBCLASS_MODULES:
+        with suppress(ImportError):  # another version of torch, or a build without this part
             importlib.import_module(module_name)
-            if module_name in SUBCLASS_MODULES
-            else sys.modules[module_name]
-        )
-    except (ImportError, KeyError):
-        return None
-    found = getattr(module, class_name, None)
-    own = isinstance(found, type) and issubclass(found, torch.Tensor)
-    return found if own and set(dir(found)) >= _FLATTENS else None
+    found = torch_class(name)
+    fits = found is not None and issubclass(found, torch.Tensor) and set(dir(found)) >= _FLATTENS
+    return found if fits else None
 
 
 def _is_wrapper(tensor: torch.Tensor) -> bool:
