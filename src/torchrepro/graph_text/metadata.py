@@ -18,11 +18,11 @@ from torch.fx import GraphModule
 from torch.fx.node import Node
 
 from torchrepro.graph_text.annotations import (
-    NOTE_KEY,
     Dimension,
     Note,
     SymbolNote,
     TensorNote,
+    note_of_input,
     note_of_node,
     write_note,
 )
@@ -30,6 +30,7 @@ from torchrepro.graph_text.symbols import Symbols, plain_number, symbolic_number
 from torchrepro.graph_text.syntax import symbol_names
 from torchrepro.nouns.errors import GraphTextError
 from torchrepro.nouns.repro import Symbol
+from torchrepro.torch_api import dynamo
 from torchrepro.torch_api.fake import (
     FakeInterpreter,
     FakeTensor,
@@ -80,7 +81,7 @@ def restore_metadata(
             next_step="the bundle is damaged: take it again",
         )
     fakes = _FakeInputs(symbols, scalars=scalars or any(symbol.unbacked for symbol in symbols))
-    notes = [_note_of_input(node) for node in placeholders]
+    notes = [note_of_input(node) for node in placeholders]
     for note, value in zip(notes, inputs, strict=True):
         fakes.learn(note, value)
     values = [fakes.make(note, value) for note, value in zip(notes, inputs, strict=True)]
@@ -262,19 +263,11 @@ def _propagate_by_notes(module: GraphModule, fakes: _FakeInputs) -> set[int]:
     A tensor used as an index stays a tensor there, as in the attention itself.
     Checked on torch 2.11 to 2.15 (`TransformGetItemToIndex`).
     """
-    from torchrepro.torch_api.dynamo import TransformGetItemToIndex
-
-    notes = [_note_of_input(node) for node in module.graph.nodes if node.op == "placeholder"]
+    notes = [note_of_input(node) for node in module.graph.nodes if node.op == "placeholder"]
     if any(note is None for note in notes):
         return set()
-    with TransformGetItemToIndex():
+    with dynamo.TransformGetItemToIndex():
         return _propagate(module, fakes, [fakes.make(note, None) for note in notes])
-
-
-def _note_of_input(node: Node) -> Note | None:
-    """Return the note that the text gives an input, whatever values it has had since."""
-    note: Note | None = node.meta.get(NOTE_KEY)
-    return note_of_node(node) if note is None else note
 
 
 def _graph_modules(module: GraphModule) -> Iterator[GraphModule]:
