@@ -10,7 +10,7 @@ import ast
 import enum
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -230,30 +230,22 @@ def plain_text(text: str) -> str:
     return _NOT_PLAIN.sub("_", text[:_LONGEST_TEXT])
 
 
+@dataclass
 class LiteralReader:
     """Reads what `LiteralWriter` writes, from a syntax tree; any other tree is an error with its line."""
 
-    def __init__(
-        self,
-        constants: Mapping[str, Any],
-        trusted: Sequence[str],
-        symbols: Callable[[], Symbols],
-        source: ModuleType | None = None,
-        kernels: Mapping[str, Any] | None = None,
-        *,
-        stranger: bool = False,
-    ) -> None:
-        self._stranger = stranger
-        self.nodes: dict[str, Node] = {}
-        self._constants = constants
-        self._trusted = trusted
-        self._symbols = symbols
-        self._source = source
-        self._kernels = kernels or {}
+    constants: Mapping[str, Any]
+    trusted: Collection[str]
+    symbols: Callable[[], Symbols]
+    source: ModuleType | None
+    kernels: Mapping[str, Any]
+    stranger: bool
+    nodes: dict[str, Node] = field(default_factory=dict)
+    """The nodes above, by the names of their variables."""
 
     def read(self, tree: ast.expr) -> Any:
         match tree:
-            case ast.Constant(value=str(value)) if self._stranger:
+            case ast.Constant(value=str(value)) if self.stranger:
                 return plain_text(value)
             case ast.Constant(value=value) if value in (None, ...) or type(value) in _CONSTANTS:
                 return value
@@ -297,18 +289,18 @@ class LiteralReader:
         """Return the callable at a dotted path."""
         owner, _, name = path.partition(".")
         if owner != "source":
-            return resolver.resolve(path, self._trusted, stranger=self._stranger)
-        if self._source is None:
+            return resolver.resolve(path, self.trusted, stranger=self.stranger)
+        if self.source is None:
             fact = f"{path} is code of the user"
             raise GraphTextError(fact, next_step="read source.py, then --trust source")
-        if name not in vars(self._source):
+        if name not in vars(self.source):
             raise GraphTextError(f"source.py does not define {name}", next_step=_DAMAGED)
-        return vars(self._source)[name]
+        return vars(self.source)[name]
 
     def named_callable(self, word: str, name: str) -> Any:
         """Return the callable that `user("module:function")` or a word for NumPy stands for."""
         if word == "user":
-            return resolver.resolve_trusted(name, self._trusted)
+            return resolver.resolve_trusted(name, self.trusted)
         return resolver.build_numpy_target(word, name)
 
     def _name(self, name: str) -> Any:
@@ -329,12 +321,12 @@ class LiteralReader:
         try:
             if symbolic:
                 hints = {item.arg: self.read(item.value) for item in tree.keywords if item.arg}
-                return self._symbols().number(word, tree.args[0], hints)
+                return self.symbols().number(word, tree.args[0], hints)
             if word == "const":
-                return self._constants[_only_string(tree)]
+                return self.constants[_only_string(tree)]
             values = [self.read(arg) for arg in tree.args]
             if word in ("triton_kernel", "triton_function"):
-                values.append(self._kernels)
+                values.append(self.kernels)
             assert build is not None
             return build(*values)
         except _WRONG_ARGUMENTS as failure:

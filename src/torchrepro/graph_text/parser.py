@@ -61,7 +61,7 @@ def read_graph(
     symbols = functools.cache(Symbols)  # few graphs name one
 
     def literals() -> LiteralReader:
-        return LiteralReader(constants, tuple(trusted), symbols, source, kernels, stranger=stranger)
+        return LiteralReader(constants, trusted, symbols, source, kernels or {}, stranger)
 
     try:
         return _ModuleReader(constants, literals).module(read_syntax(text))
