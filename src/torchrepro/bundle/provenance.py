@@ -34,7 +34,6 @@ STRANGER = "TORCHREPRO_STRANGER"
 CONFIG_DIR = "TORCHREPRO_CONFIG_DIR"
 """Replaces the user's configuration directory, in which the key is."""
 _KEY_BYTES = 32
-_PIECE = 1 << 20
 _BUNDLE = b"torchrepro bundle 1\0"
 _NO_LIMIT = 1 << 62
 
