@@ -93,9 +93,7 @@ class BundleError(TorchReproError):
 
 def damaged(fact: str) -> BundleError:
     """Return the error of a bundle whose content is not what torchrepro writes."""
-    return BundleError(
-        fact, next_step="the bundle is damaged: get a fresh copy, or capture the failure again"
-    )
+    return BundleError(fact, next_step="get a fresh copy of the bundle, or capture the failure again")
 
 
 class GraphTextError(TorchReproError):
