@@ -130,12 +130,6 @@ class _FakeInputs:
             lower = upper = None  # an edited input outside the recorded range: the value wins
         self.symbols.define(name, known.hint if value is None else value, lower, upper)
 
-    def number_next_unbacked(self, note: Note | None) -> None:
-        """Make the symbols that the next node creates have the numbers they have in the text."""
-        self.symbols.number_next_unbacked(
-            int(number) for number in re.findall(r"\bu(\d+)\b", write_note(note))
-        )
-
     def make(self, note: Note | None, value: Any) -> Any:
         """Make the fake value of one input: by its note where that has symbols, else like `value`."""
         if isinstance(value, FakeTensor):
@@ -194,7 +188,9 @@ class _Propagation(FakeInterpreter):
         self._captured = any(_is_captured(node) for node in module.graph.nodes)
 
     def run_node(self, n: Node) -> Any:
-        self._fakes.number_next_unbacked(note_of_node(n))
+        # The symbols that the node creates have the numbers they have in the text.
+        numbers = re.findall(r"\bu(\d+)\b", write_note(note_of_node(n)))
+        self._fakes.symbols.number_next_unbacked(map(int, numbers))
         result = super().run_node(n)
         if n.op == "output":
             return result
