@@ -167,7 +167,8 @@ class Packer:
         self, values: Mapping[str, Any], storages: StorageTable, code: Callable[[Any], str | None]
     ) -> None:
         self.storages = storages
-        self._code = code
+        self.path_of_code = code
+        """The path of a class or object of the user, None where it has none."""
         self._values = {id(value) for value in values.values()}
         self.notes: list[str] = []
         self.missing: list[str] = []
@@ -209,10 +210,6 @@ class Packer:
         """Return whether a tensor is a view without gradients of one that is not among the values."""
         base = base_without_grad(tensor)
         return base is not None and id(base) not in self._values
-
-    def path_of_code(self, value: Any) -> str | None:
-        """Return the path of a class or object of the user, None where it has none."""
-        return self._code(value)
 
     def _pack(self, value: Any, where: str) -> ValueEntry:
         match value:
