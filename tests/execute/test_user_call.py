@@ -13,7 +13,7 @@ import torch
 from commands import CASES, answer, as_strangers, torchrepro
 
 from torchrepro import Ambient, Compiler, Kind, Repro, Signature, save_bundle
-from torchrepro.bundle.user_calls import call_in, repro_of_call
+from torchrepro.bundle.user_calls import callee_of, repro_of_call
 from torchrepro.execute.judge_repro import judge_repro, repro_run
 from torchrepro.execute.judge_user_call import detached
 from torchrepro.execute.user_model import load_factory
@@ -123,11 +123,11 @@ def test_a_detached_call_is_as_it_was_before_the_original_ran() -> None:
     model, x = Counter(), torch.ones(2)
     kept = detached(of_call(model, x))
     model(x.zero_())
-    call = call_in(kept.graph, kept.inputs)
-    assert isinstance(call.function, torch.nn.Module)
-    assert call.function.calls == 0
-    assert call.function.seen.item() == 0
-    assert call.args[0].tolist() == [1.0, 1.0]
+    again = callee_of(kept.graph)
+    assert isinstance(again, torch.nn.Module)
+    assert again.calls == 0
+    assert again.seen.item() == 0
+    assert kept.inputs[0].tolist() == [1.0, 1.0]
 
 
 def test_a_call_can_be_run_without_judging() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from torchrepro.bundle.manifest import (
     Manifest,
     NestedStridedEntry,
@@ -38,8 +40,6 @@ class Description:
     verdict: dict[str, Any] | None
 
     def to_dict(self) -> dict[str, Any]:
-        import msgspec
-
         data: dict[str, Any] = msgspec.to_builtins(self)
         return data
 

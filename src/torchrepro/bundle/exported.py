@@ -24,11 +24,7 @@ from torchrepro.nouns.repro import Ambient, Compiler, Place, Repro
 from torchrepro.torch_api import pytree
 from torchrepro.torch_api.fake import flat_inputs
 
-_MUTATIONS = frozenset(
-    kind
-    for name in ("BUFFER_MUTATION", "USER_INPUT_MUTATION", "PARAMETER_MUTATION")
-    if (kind := getattr(OutputKind, name, None)) is not None
-)
+_MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
 _NOTE_WIDTH = 400
 
 

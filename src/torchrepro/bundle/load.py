@@ -31,7 +31,7 @@ from torchrepro.bundle.values import device_notes, unpack_values
 from torchrepro.graph_text.literals import plain_text
 from torchrepro.graph_text.parser import read_graph
 from torchrepro.graph_text.resolver import IDENTIFIER, resolve_trusted
-from torchrepro.nouns.errors import BundleError
+from torchrepro.nouns.errors import BundleError, damaged
 from torchrepro.nouns.repro import (
     SOURCE_TRUST,
     Ambient,
@@ -86,10 +86,7 @@ def load_verified(
     notes = (*manifest.notes, *device_notes(manifest.values), *refused)
     notes += tuple(f"the setting {name} is not applied: {why}" for name, why in missing.items())
     if not 0 <= manifest.inputs <= len(values) or not 0 <= manifest.earlier <= len(values):
-        raise BundleError(
-            f"{path}: the manifest does not describe {manifest.inputs} inputs",
-            next_step="take the bundle again",
-        )
+        raise damaged(f"{path}: the manifest does not describe {manifest.inputs} inputs")
     try:
         inputs = tuple(values[f"input.{index}"] for index in range(manifest.inputs))
         calls = [_under(values, f"earlier.{call}.input.") for call in range(manifest.earlier)]
@@ -99,9 +96,7 @@ def load_verified(
             for number, one in enumerate(manifest.collectives)
         )
     except KeyError as exc:
-        raise BundleError(
-            f"{path}: the manifest does not describe {exc}", next_step="take the bundle again"
-        ) from exc
+        raise damaged(f"{path}: the manifest does not describe {exc}") from exc
     if manifest.custom_ops:
         require_registered(manifest.custom_ops, trusted, lambda: run_registrations(operators), path)
     kernels = run_kernels(operators) if manifest.kernels and SOURCE_TRUST in trusted else {}
@@ -129,7 +124,7 @@ def load_verified(
 def _collective_tensors(values: dict[str, Any], number: int) -> tuple[torch.Tensor, torch.Tensor]:
     given, returned = (values[f"collective.{number}.{name}"] for name in ("given", "returned"))
     if not isinstance(given, torch.Tensor) or not isinstance(returned, torch.Tensor):
-        raise BundleError(f"the collective {number} has no tensors", next_step="take the bundle again")
+        raise damaged(f"the collective {number} has no tensors")
     return given, returned
 
 
@@ -162,7 +157,7 @@ class _Code:
             return resolve_trusted(path, self.trusted)
         found = vars(self.source(values))
         if name not in found:
-            raise BundleError(f"{SOURCE} does not define {name}", next_step="take the bundle again")
+            raise damaged(f"{SOURCE} does not define {name}")
         return found[name]
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from torchrepro.bundle.storage_entries import Entry, StorageEntry
 from torchrepro.nouns.environment import Environment
-from torchrepro.nouns.errors import BundleError
+from torchrepro.nouns.errors import BundleError, damaged
 from torchrepro.nouns.repro import (
     Ambient,
     Compiler,
@@ -368,9 +368,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
         if version <= FORMAT:
             return msgspec.json.decode(data, type=Manifest)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
-        raise BundleError(
-            f"{where}: manifest.json is damaged ({exc})", next_step="take the bundle again"
-        ) from exc
+        raise damaged(f"{where}: manifest.json is damaged ({exc})") from exc
     raise BundleError(
         f"{where}: the bundle has format {version}, this torchrepro reads up to {FORMAT}",
         next_step="upgrade torchrepro (pip install -U torchrepro)",

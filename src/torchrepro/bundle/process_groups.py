@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.fx import GraphModule, Node
 
 from torchrepro.judge.tensors import is_wrapper_subclass
-from torchrepro.nouns.errors import BundleError
+from torchrepro.nouns.errors import damaged
 from torchrepro.nouns.repro import ProcessGroups
 from torchrepro.torch_api.distributed import groups_by_name, has_fake_groups, start_fake_groups
 from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
@@ -66,9 +66,7 @@ def require_groups(groups: ProcessGroups) -> None:
         sane &= groups.rank in ranks and len({*ranks}) == len(ranks)
         sane &= all(0 <= rank < groups.size for rank in ranks)
     if not sane:
-        raise BundleError(
-            "the manifest describes impossible process groups", next_step="take the bundle again"
-        )
+        raise damaged("the manifest describes impossible process groups")
     if dist.is_initialized():
         if not has_fake_groups() or current_groups() == groups:
             return

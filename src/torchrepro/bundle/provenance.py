@@ -26,7 +26,7 @@ import platformdirs
 
 from torchrepro.bundle.manifest import Manifest
 from torchrepro.bundle.read import MEMBERS, PROVENANCE, BundleFiles, open_bundle_files
-from torchrepro.nouns.errors import BundleError
+from torchrepro.nouns.errors import BundleError, damaged
 from torchrepro.nouns.repro import SOURCE_TRUST
 
 STRANGER = "TORCHREPRO_STRANGER"
@@ -34,7 +34,6 @@ STRANGER = "TORCHREPRO_STRANGER"
 CONFIG_DIR = "TORCHREPRO_CONFIG_DIR"
 """Replaces the user's configuration directory, in which the key is."""
 _KEY_BYTES = 32
-_PIECE = 1 << 20
 _BUNDLE = b"torchrepro bundle 1\0"
 _NO_LIMIT = 1 << 62
 
@@ -89,9 +88,7 @@ def verify(files: BundleFiles) -> bool:
     found = _decoded(files)
     for name, digest in found.members.items():
         if name not in files:
-            raise BundleError(
-                f"{name} of {files.location} is missing", next_step="get a fresh copy of the bundle"
-            )
+            raise damaged(f"{name} of {files.location} is missing")
         if _digest_in(files, name) != digest:
             raise BundleError(
                 f"{name} of {files.location} is damaged: its content is not what was written",
@@ -217,10 +214,7 @@ def _decoded(files: BundleFiles) -> Provenance:
     try:
         return msgspec.json.decode(files.read_bytes(PROVENANCE), type=Provenance)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
-        raise BundleError(
-            f"{PROVENANCE} of {files.location} is damaged ({exc})",
-            next_step="get a fresh copy, or capture the failure again",
-        ) from exc
+        raise damaged(f"{PROVENANCE} of {files.location} is damaged ({exc})") from exc
 
 
 def _digest_in(files: BundleFiles, name: str) -> str:

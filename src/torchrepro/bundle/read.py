@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Self
 
 from torchrepro.bundle.manifest import Manifest, decode_manifest
-from torchrepro.nouns.errors import BundleError
+from torchrepro.nouns.errors import BundleError, damaged
 
 MANIFEST = "manifest.json"
 GRAPH = "graph.py"
@@ -47,7 +47,6 @@ PARTIAL_SUFFIX = ".partial"
 """Of the hidden name under which a bundle is written."""
 LOCAL_HEADER = 30
 _PIECE = 1 << 20
-_CAPTURE_AGAIN = "get a fresh copy, or capture the failure again"
 _NOT_TRUSTED = "do not trust this bundle; ask for one written by torchrepro"
 
 
@@ -83,7 +82,7 @@ class BundleFiles(ABC):
                         raise self._too_large(name)
                     yield piece
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
-            raise BundleError(f"{name} of {self.location} is damaged", next_step=_CAPTURE_AGAIN) from error
+            raise damaged(f"{name} of {self.location} is damaged") from error
         except OSError as error:
             raise BundleError(
                 f"cannot read {name} of {self.location}: {error.strerror or error}",
@@ -101,7 +100,7 @@ class BundleFiles(ABC):
         )
 
     def _missing(self, name: str) -> BundleError:
-        return BundleError(f"{self.location} has no {name}", next_step=_CAPTURE_AGAIN)
+        return damaged(f"{self.location} has no {name}")
 
     def __contains__(self, name: str) -> bool:
         return name in self.names
@@ -151,10 +150,7 @@ def read_manifest(path: Path) -> Manifest:
         manifest = manifest_of(files)
         missing = [name for name in (GRAPH, TENSORS) if name not in files]
         if missing:
-            raise BundleError(
-                f"{path} has no {' and no '.join(missing)}",
-                next_step="the bundle is incomplete: take it again",
-            )
+            raise damaged(f"{path} has no {' and no '.join(missing)}")
         return manifest
 
 
@@ -204,9 +200,7 @@ def text_of(files: BundleFiles, name: str) -> str:
     try:
         return files.read_bytes(name).decode()
     except UnicodeDecodeError as exc:
-        raise BundleError(
-            f"{name} of {files.location} is damaged (no text)", next_step="take the bundle again"
-        ) from exc
+        raise damaged(f"{name} of {files.location} is damaged (no text)") from exc
 
 
 def _require_manifest(names: Collection[str], location: Path) -> None:
@@ -262,7 +256,7 @@ class _Zip(BundleFiles):
             self._archive = zipfile.ZipFile(location)
         except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
             what = "is empty" if location.stat().st_size == 0 else "is neither a directory nor a whole zip"
-            raise BundleError(f"{location} {what}: it is no bundle", next_step=_CAPTURE_AGAIN) from error
+            raise damaged(f"{location} {what}: it is no bundle") from error
         try:
             self._members = self._check_members()
         except BundleError:
@@ -322,7 +316,7 @@ class _Zip(BundleFiles):
             file.seek(member.header_offset)
             header = file.read(LOCAL_HEADER)
         if len(header) < LOCAL_HEADER or header[:4] != b"PK\x03\x04":
-            raise BundleError(f"{name} of {self.location} is damaged", next_step=_CAPTURE_AGAIN)
+            raise damaged(f"{name} of {self.location} is damaged")
         lengths = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
         return self.location, member.header_offset + LOCAL_HEADER + lengths, member.file_size
 

@@ -23,7 +23,7 @@ from torchrepro.bundle.storage_entries import (
     RandomIntegers,
     Recipe,
 )
-from torchrepro.nouns.errors import BundleError
+from torchrepro.nouns.errors import damaged
 
 _CHUNK = 1 << 22
 """Elements handled at a time, so that a storage needs no temporary of its own size."""
@@ -200,10 +200,7 @@ def follow(recipe: Recipe, nbytes: int, load: Callable[[], torch.Tensor]) -> tor
 
 def _check(condition: bool, recipe: Recipe) -> None:
     if not condition:
-        raise BundleError(
-            f"a {type(recipe).__name__} recipe in the manifest does not fit its storage",
-            next_step="the bundle is damaged: get a fresh copy",
-        )
+        raise damaged(f"a {type(recipe).__name__} recipe in the manifest does not fit its storage")
 
 
 def _widen(recipe: Narrowed, result: torch.Tensor, stored: torch.Tensor) -> None:

@@ -64,8 +64,7 @@ _VALUES = {
 
 def safe_settings(settings: Mapping[str, Any], *, own: bool) -> tuple[dict[str, Any], list[str]]:
     """Return the settings that a bundle may choose, and the names of those that were refused."""
-    allows = _own_may_set if own else _stranger_may_set
-    safe = {name: value for name, value in settings.items() if allows(name, value)}
+    safe = {name: value for name, value in settings.items() if _may_set(name, value, own=own)}
     return safe, [name for name in settings if name not in safe]
 
 
@@ -77,28 +76,20 @@ def safe_environment(recorded: Mapping[str, str], *, own: bool) -> tuple[dict[st
     return safe, [name for name in recorded if name not in safe]
 
 
-def _own_may_set(name: str, value: Any, depth: int = 0) -> bool:
+def _may_set(name: str, value: Any, *, own: bool, depth: int = 0) -> bool:
+    """Return whether a bundle may give a setting this value; a stranger's, of words, those of the table."""
     if _PROGRAMS_AND_FILES.search(name) or not _SETTING_NAME.fullmatch(name) or depth > _NESTING:
         return False
-    if isinstance(value, list):
-        return all(_own_may_set(name, item, depth + 1) for item in value)
-    if isinstance(value, dict):
-        return all(_own_may_set(str(key), item, depth + 1) for key, item in value.items())
-    return value is None or type(value) in (bool, int, float) or bool(_PLAIN_WORD.fullmatch(str(value)))
-
-
-def _stranger_may_set(name: str, value: Any, depth: int = 0) -> bool:
-    if not _own_may_set(name, value, depth) and not isinstance(value, str):
-        return False
-    if _PROGRAMS_AND_FILES.search(name) or not _SETTING_NAME.fullmatch(name) or _STRANGERS_NOT.search(name):
+    if not own and _STRANGERS_NOT.search(name):
         return False
     if isinstance(value, list):
-        return all(_stranger_may_set(name, item, depth + 1) for item in value)
+        return all(_may_set(name, item, own=own, depth=depth + 1) for item in value)
     if isinstance(value, dict):
-        return all(_stranger_may_set(str(key), item, depth + 1) for key, item in value.items())
+        return all(_may_set(str(key), item, own=own, depth=depth + 1) for key, item in value.items())
     if isinstance(value, str):
-        return all(word in _WORDS for word in value.split(","))
-    return value is None or abs(value) <= _LARGEST
+        words = [value] if own or depth else value.split(",")
+        return all(_PLAIN_WORD.fullmatch(word) and (own or word in _WORDS) for word in words)
+    return value is None or (type(value) in (bool, int, float) and (own or abs(value) <= _LARGEST))
 
 
 def _own_may_export(name: str, value: str) -> bool:

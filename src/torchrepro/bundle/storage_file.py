@@ -12,14 +12,14 @@ import ctypes
 import math
 import mmap
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
 import msgspec
 import torch
 
-from torchrepro.nouns.errors import BundleError
+from torchrepro.nouns.errors import BundleError, damaged
 from torchrepro.torch_api.tensors import plain_torch
 
 ALIGNMENT = 64
@@ -117,40 +117,18 @@ class StorageRewriter:
         os.close(self._descriptor)
 
 
-class StorageFile(Mapping[str, torch.Tensor]):
+class Storages(dict[str, torch.Tensor]):
     """The storages of a file by name: read when they are used, private and writable.
 
     The file is mapped copy-on-write: a tensor may be changed, the file never is. Such a tensor cannot be
     grown by `resize_`; its clone can.
     """
 
-    def __init__(self, mapped: mmap.mmap | None, data_start: int, records: Mapping[str, _Record]) -> None:
-        self._mapped = mapped
-        self._data_start = data_start
-        self._records = records
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        if name not in self._records:
-            raise BundleError(
-                f"the storage {name!r} is not in the tensors of the bundle",
-                next_step="the bundle is damaged: get a fresh copy",
-            )
-        start, stop = self._records[name].data_offsets
-        with plain_torch():
-            if self._mapped is None or start == stop:
-                return torch.empty(0, dtype=torch.uint8)
-            return torch.frombuffer(
-                self._mapped, dtype=torch.uint8, offset=self._data_start + start, count=stop - start
-            )
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._records)
-
-    def __len__(self) -> int:
-        return len(self._records)
+    def __missing__(self, name: str) -> torch.Tensor:
+        raise damaged(f"the storage {name!r} is not in the tensors of the bundle")
 
 
-def open_storages(path: Path, start: int = 0, length: int | None = None) -> StorageFile:
+def open_storages(path: Path, start: int = 0, length: int | None = None) -> Storages:
     """Open a file of storages, or the part of a file (a stored zip member) that is one.
 
     The header is checked against the size of the file first: reading a mapping beyond the end of its file
@@ -164,8 +142,6 @@ def open_storages(path: Path, start: int = 0, length: int | None = None) -> Stor
                 raise _damaged(path, f"{human_size(available)} of {human_size(length)} are there")
             file.seek(start)
             records, header_end = _read_header(file, length)
-            if length == header_end:
-                return StorageFile(None, 0, records)
             # Mappings start at a page; the bytes of the zip before it are mapped with it and never touched.
             page = start // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
             mapped = mmap.mmap(file.fileno(), start + length - page, access=mmap.ACCESS_COPY, offset=page)
@@ -173,7 +149,16 @@ def open_storages(path: Path, start: int = 0, length: int | None = None) -> Stor
         raise BundleError(
             f"cannot read {path}: {error.strerror or error}", next_step="check the path and its permissions"
         ) from error
-    return StorageFile(mapped, start - page + header_end, records)
+    data_start, storages = start - page + header_end, Storages()
+    with plain_torch():
+        for name, record in records.items():
+            first, stop = record.data_offsets
+            storages[name] = torch.empty(0, dtype=torch.uint8)
+            if first < stop:  # `frombuffer` refuses an empty range
+                storages[name] = torch.frombuffer(
+                    mapped, dtype=torch.uint8, offset=data_start + first, count=stop - first
+                )
+    return storages
 
 
 def _read_header(file: BinaryIO, length: int) -> tuple[dict[str, _Record], int]:
@@ -204,7 +189,4 @@ def _read_header(file: BinaryIO, length: int) -> tuple[dict[str, _Record], int]:
 
 
 def _damaged(path: Path, what: str) -> BundleError:
-    return BundleError(
-        f"{path} is truncated or damaged: {what}",
-        next_step="get a fresh copy, or capture the failure again",
-    )
+    return damaged(f"{path} is truncated or damaged: {what}")

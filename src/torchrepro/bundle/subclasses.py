@@ -8,7 +8,7 @@ code: an entry has its path, and only a reader who trusts that code finds the cl
 from __future__ import annotations
 
 import importlib
-import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -25,8 +25,9 @@ from torchrepro.bundle.manifest import (
     parts_of,
 )
 from torchrepro.bundle.storages import NotKept
+from torchrepro.graph_text.resolver import torch_class
 from torchrepro.judge.tensors import inner_values, is_wrapper_subclass
-from torchrepro.nouns.errors import BundleError
+from torchrepro.nouns.errors import BundleError, class_path, damaged
 from torchrepro.torch_api.distributed import group_named, make_mesh, make_placement, placement_parts
 from torchrepro.torch_api.modes import DisableTorchFunctionSubclass
 from torchrepro.torch_api.names import SUBCLASS_MODULES
@@ -36,11 +37,6 @@ if TYPE_CHECKING:
     from torchrepro.bundle.values import Packer, Unpacker
 
 _FLATTENS = frozenset({"__tensor_flatten__", "__tensor_unflatten__"})
-
-
-def class_path(kind: type) -> str:
-    """Return `package.module.Class`."""
-    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def pack_subclass(
@@ -103,7 +99,7 @@ def build_subclass(
     fits = fits and (not wrapper or set(dir(found)) >= _FLATTENS)
     names = entry.inner if isinstance(entry, SubclassEntry) else entry.attributes
     if not fits or not all(name.isidentifier() and not name.startswith("__") for name in names):
-        raise BundleError(f"{entry.type} is no tensor class that fits", next_step="take the bundle again")
+        raise damaged(f"{entry.type} is no tensor class that fits")
     if isinstance(entry, AsSubclassEntry):
         made = make_subclass(found, unpacking.unpack(entry.plain))
         vars(made).update({name: unpacking.unpack(part) for name, part in entry.attributes.items()})
@@ -119,20 +115,13 @@ def find_torch_class(name: str) -> type[torch.Tensor] | None:
     A name in an untrusted manifest imports nothing but the modules of a table: others of torch parse the
     command line, start tools or register operators when they are imported.
     """
-    module_name, _, class_name = name.rpartition(".")
-    if module_name.partition(".")[0] != "torch":
-        return None
-    try:
-        module = (
+    module_name = name.rpartition(".")[0]
+    if module_name in SUBCLASS_MODULES:
+        with suppress(ImportError):  # another version of torch, or a build without this part
             importlib.import_module(module_name)
-            if module_name in SUBCLASS_MODULES
-            else sys.modules[module_name]
-        )
-    except (ImportError, KeyError):
-        return None
-    found = getattr(module, class_name, None)
-    own = isinstance(found, type) and issubclass(found, torch.Tensor)
-    return found if own and set(dir(found)) >= _FLATTENS else None
+    found = torch_class(name)
+    fits = found is not None and issubclass(found, torch.Tensor) and set(dir(found)) >= _FLATTENS
+    return found if fits else None
 
 
 def _is_wrapper(tensor: torch.Tensor) -> bool:
@@ -210,7 +199,4 @@ def build_distributed(entry: MeshEntry | GroupEntry) -> Any:
         ranks = torch.tensor(entry.ranks, dtype=torch.int).reshape(entry.shape)
         return make_mesh(entry.device, ranks, entry.names, entry.groups)
     except RuntimeError as error:
-        raise BundleError(
-            f"the bundle needs process groups that it does not describe: {error}",
-            next_step="take the bundle again",
-        ) from error
+        raise damaged(f"the bundle needs process groups that it does not describe: {error}") from error

@@ -32,7 +32,8 @@ from torchrepro.bundle.subclasses import (
 )
 from torchrepro.judge.clone import window
 from torchrepro.judge.tensors import is_sparse, quantizer_of, sparse_parts
-from torchrepro.nouns.errors import BundleError
+from torchrepro.nouns.errors import BundleError, damaged
+from torchrepro.torch_api import dynamo
 from torchrepro.torch_api.tensors import (
     empty_quantized,
     is_fake,
@@ -58,11 +59,6 @@ def pack_tensor(tensor: torch.Tensor, number: int, where: str, packing: Packer) 
     except (RuntimeError, NotImplementedError) as error:
         # Backends without storages, and layouts that torch adds, raise errors of their own.
         raise NotKept(str(error).split("\n", 1)[0]) from error
-
-
-def type_name(value: Any) -> str:
-    """Return `package.module.Class` of a value."""
-    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def _pack_known_kind(tensor: torch.Tensor, number: int, where: str, packing: Packer) -> TensorEntry:
@@ -137,8 +133,6 @@ def _pack_quantizer(tensor: torch.Tensor, part: Part) -> PerTensorQuantizer | Pe
     return None
 
 
-DAMAGED = "the bundle is damaged: get a fresh copy, or capture the failure again"
-
 LoadStorage = Callable[[str], torch.Tensor]
 DeviceMap = Callable[[torch.device], torch.device]
 
@@ -182,7 +176,7 @@ class StorageLoader:
             storage = self._fetch(entry)
             self._loaded[entry.name] = (entry, storage)
         elif known != entry:
-            raise BundleError(f"two descriptions of the storage {entry.name!r} differ", next_step=DAMAGED)
+            raise damaged(f"two descriptions of the storage {entry.name!r} differ")
         return storage
 
     def _fetch(self, entry: StorageEntry) -> torch.UntypedStorage:
@@ -194,9 +188,8 @@ class StorageLoader:
         else:
             flat = follow(entry.recipe, entry.nbytes, lambda: self._load(entry.name))
         if flat.numel() != entry.nbytes:
-            raise BundleError(
-                f"the storage {entry.name!r} has {flat.numel()} bytes where the manifest says {entry.nbytes}",
-                next_step=DAMAGED,
+            raise damaged(
+                f"the storage {entry.name!r} has {flat.numel()} bytes where the manifest says {entry.nbytes}"
             )
         if device.type != "cpu":
             return flat.to(device).untyped_storage()
@@ -218,9 +211,8 @@ class StorageLoader:
             freed = kept.nbytes == 0
             sane = kept.start % dtype.itemsize == 0 and (freed or low == high or high <= kept.nbytes)
         if not sane:
-            raise BundleError(
-                f"a tensor of size {entry.size} and stride {entry.stride} does not fit storage {kept.name!r}",
-                next_step=DAMAGED,
+            raise damaged(
+                f"a tensor of size {entry.size} and stride {entry.stride} does not fit storage {kept.name!r}"
             )
         storage = self.storage(kept)
         if entry.view and not quantizer and not freed:
@@ -242,7 +234,7 @@ def parse_device(name: str) -> torch.device:
     try:
         return torch.device(name)
     except RuntimeError as error:
-        raise BundleError(f"{name!r} is no device that torch knows", next_step=DAMAGED) from error
+        raise damaged(f"{name!r} is no device that torch knows") from error
 
 
 class _NonLeaf(torch.autograd.Function):
@@ -283,9 +275,7 @@ def rebuild_tensor(entry: TensorEntry, unpacking: Unpacker) -> torch.Tensor:
     except _WRONG_PARTS as error:
         # Only a manifest that was changed by hand, or a torch that builds this kind differently.
         reason = str(error).split("\n", 1)[0]
-        raise BundleError(
-            f"torch cannot rebuild a tensor of the bundle: {reason}", next_step=DAMAGED
-        ) from error
+        raise damaged(f"torch cannot rebuild a tensor of the bundle: {reason}") from error
     _apply_marks(tensor, entry.marks)
     return tensor
 
@@ -335,7 +325,7 @@ def _build_sparse(entry: SparseEntry, unpacking: Unpacker) -> torch.Tensor:
     return torch.sparse_compressed_tensor(compressed, plain, values, layout=layout, **options)
 
 
-_MARKS: dict[Literal["dynamic", "maybe_dynamic", "unbacked", "static"], tuple[str, str]] = {
+MARKS: dict[Literal["dynamic", "maybe_dynamic", "unbacked", "static"], tuple[str, str]] = {
     "dynamic": ("_dynamo_dynamic_indices", "mark_dynamic"),
     "maybe_dynamic": ("_dynamo_weak_dynamic_indices", "maybe_mark_dynamic"),
     "unbacked": ("_dynamo_unbacked_indices", "mark_unbacked"),
@@ -356,7 +346,7 @@ def read_marks(tensor: torch.Tensor) -> tuple[DimMark, ...]:
     ranges = {item.dim: (item.min, item.max) for item in attributes.get("_dynamo_dynamic_range", ())}
     return tuple(
         DimMark(mark, dim, *(ranges.get(dim, ()) if mark == "dynamic" else ()))
-        for mark, (attribute, _) in _MARKS.items()
+        for mark, (attribute, _) in MARKS.items()
         for dim in sorted(attributes.get(attribute, ()))
     )
 
@@ -364,7 +354,5 @@ def read_marks(tensor: torch.Tensor) -> tuple[DimMark, ...]:
 def _apply_marks(tensor: torch.Tensor, marks: tuple[DimMark, ...]) -> None:
     """Mark the dimensions again, by the functions a user would call."""
     for mark in marks:
-        from torchrepro.torch_api.dynamo import decorators as dynamo  # takes a second; few tensors have marks
-
         span = {"min": mark.minimum, "max": mark.maximum} if mark.mark == "dynamic" else {}
-        getattr(dynamo, _MARKS[mark.mark][1])(tensor, mark.dim, **span)
+        getattr(dynamo.decorators, MARKS[mark.mark][1])(tensor, mark.dim, **span)

@@ -12,7 +12,6 @@ import keyword
 import operator
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,15 +29,6 @@ ORIGINAL = "original"
 """The attribute that is the same object and is not compiled."""
 
 
-@dataclass(frozen=True, eq=False)
-class UserCall:
-    """A function or module of the user, and what it is called with."""
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-
-
 def repro_of_call(
     function: Callable[..., Any],
     args: Sequence[Any],
@@ -54,46 +44,31 @@ def repro_of_call(
     With `call` it is `call(function, args)`, and with `post` the result is `post(function, result, args)`:
     there only the function itself is compiled, so it is an attribute (`CALLEE`) of the graph.
     """
-    if call is not None or post is not None:
-        return _repro_of_calls(function, tuple(args), dict(kwargs), compiler, ambient, call, post)
-    plain = _plain(UserCall(function, tuple(args), dict(kwargs)))
     builder = _Builder()
-    arguments = builder.node(plain.args, "arg")
-    named = {name: builder.node(value, name) for name, value in plain.kwargs.items()}
-    if isinstance(plain.function, torch.nn.Module):
-        builder.root.add_module("model", plain.function)
-        result = builder.graph.call_module("model", arguments, named)
+    graph, around = builder.graph, call is not None or post is not None
+    target, given, named = (
+        (function, tuple(args), kwargs) if around else _plain(function, tuple(args), kwargs)
+    )
+    arguments = builder.node(given, "arg")
+    options = {name: builder.node(value, name) for name, value in named.items()}
+    if not around and isinstance(target, torch.nn.Module):
+        builder.root.add_module("model", target)
+        result = graph.call_module("model", arguments, options)
+    elif not around:
+        result = graph.call_function(_representable(target), arguments, options)
     else:
-        result = builder.graph.call_function(_representable(plain.function), arguments, named)
-    builder.graph.output(result)
-    graph = GraphModule(builder.root, builder.graph)
-    return Repro(graph, tuple(builder.inputs), Place.BEFORE_CAPTURE, compiler, ambient)
-
-
-def _repro_of_calls(
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    compiler: Compiler,
-    ambient: Ambient,
-    call: Callable[..., Any] | None,
-    post: Callable[..., Any] | None,
-) -> Repro:
-    builder = _Builder()
-    arguments = builder.node(args, "arg")
-    named = {name: builder.node(value, name) for name, value in kwargs.items()}
-    builder.root.__dict__[CALLEE] = builder.root.__dict__[ORIGINAL] = function
-    callee = builder.graph.create_node("get_attr", CALLEE, name=CALLEE)
-    if call is not None:
-        result = builder.graph.call_function(call, (callee, arguments))
-    else:
-        result = builder.graph.call_function(operator.call, (callee, *arguments), named)
+        builder.root.__dict__[CALLEE] = builder.root.__dict__[ORIGINAL] = function
+        callee = graph.create_node("get_attr", CALLEE, name=CALLEE)
+        if call is not None:
+            result = graph.call_function(call, (callee, arguments))
+        else:
+            result = graph.call_function(operator.call, (callee, *arguments), options)
     if post is not None:
-        original = builder.graph.create_node("get_attr", ORIGINAL, name=ORIGINAL)
-        result = builder.graph.call_function(post, (original, result, arguments))
-    builder.graph.output(result)
-    graph = GraphModule(builder.root, builder.graph)
-    return Repro(graph, tuple(builder.inputs), Place.BEFORE_CAPTURE, compiler, ambient)
+        original = graph.create_node("get_attr", ORIGINAL, name=ORIGINAL)
+        result = graph.call_function(post, (original, result, arguments))
+    graph.output(result)
+    module = GraphModule(builder.root, graph)
+    return Repro(module, tuple(builder.inputs), Place.BEFORE_CAPTURE, compiler, ambient)
 
 
 def callee_of(graph: GraphModule) -> Callable[..., Any]:
@@ -114,7 +89,7 @@ def run_call(graph: GraphModule, inputs: Sequence[Any], callee: Callable[..., An
             case "placeholder":
                 values[node] = next(given)
             case "get_attr":
-                held = functools.reduce(getattr, str(node.target).split("."), graph)
+                held = operator.attrgetter(str(node.target))(graph)
                 values[node] = callee if node.target == CALLEE else held
             case "call_function" | "call_module":
                 target = node.target
@@ -124,24 +99,6 @@ def run_call(graph: GraphModule, inputs: Sequence[Any], callee: Callable[..., An
             case "output":
                 return _filled(node.args[0], values)
     raise CannotSerialise("the graph returns nothing", next_step="save the call again")
-
-
-def call_in(graph: GraphModule, inputs: Sequence[Any]) -> UserCall:
-    """Return the call that a graph consists of, on these inputs."""
-    values: dict[Node, Any] = {}
-    given = iter(inputs)
-    for node in graph.graph.nodes:
-        match node.op:
-            case "placeholder":
-                values[node] = next(given)
-            case "get_attr":
-                values[node] = functools.reduce(getattr, str(node.target).split("."), graph)
-            case "call_function" | "call_module":
-                target = node.target
-                function = graph.get_submodule(str(target)) if isinstance(target, str) else target
-                args, kwargs = _filled(node.args, values), _filled(node.kwargs, values)
-                return UserCall(function, tuple(args), kwargs)
-    raise CannotSerialise("the graph calls nothing", next_step="save the call again")
 
 
 class _Builder:
@@ -188,20 +145,20 @@ def _is_data(value: Any) -> bool:
     return not isinstance(pack_values({"value": value}).entries["value"], OpaqueEntry)
 
 
-def _plain(call: UserCall) -> UserCall:
+def _plain(
+    function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, tuple[Any, ...], Mapping[str, Any]]:
     """Return the call without wrappers: compiled forms, partial functions and bound methods taken apart."""
-    function: Any = call.function
     inner = compiled_function(function) or compiled_module(function)
     if inner is not None:
-        return _plain(UserCall(inner, call.args, call.kwargs))
+        return _plain(inner, args, kwargs)
     if isinstance(function, functools.partial):
-        kwargs = {**function.keywords, **call.kwargs}
-        return _plain(UserCall(function.func, (*function.args, *call.args), kwargs))
+        return _plain(function.func, (*function.args, *args), {**function.keywords, **kwargs})
     if isinstance(function, types.MethodType):
-        return UserCall(function.__func__, (function.__self__, *call.args), call.kwargs)
+        return function.__func__, (function.__self__, *args), kwargs
     if isinstance(function, torch.nn.Module | types.FunctionType | types.BuiltinFunctionType):
-        return call
-    return UserCall(type(function).__call__, (function, *call.args), call.kwargs)
+        return function, args, kwargs
+    return type(function).__call__, (function, *args), kwargs
 
 
 def _representable(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -44,7 +44,6 @@ from torchrepro.bundle.storage_entries import StorageEntry
 from torchrepro.bundle.storages import NotKept, StorageTable
 from torchrepro.bundle.subclasses import build_distributed, pack_distributed
 from torchrepro.bundle.tensors import (
-    DAMAGED,
     DeviceMap,
     LoadStorage,
     StorageLoader,
@@ -53,9 +52,8 @@ from torchrepro.bundle.tensors import (
     pack_tensor,
     parse_device,
     rebuild_tensor,
-    type_name,
 )
-from torchrepro.nouns.errors import BundleError, CannotSerialise, HarnessError, in_a_line
+from torchrepro.nouns.errors import BundleError, CannotSerialise, HarnessError, class_path, damaged, in_a_line
 from torchrepro.torch_api.tensors import (
     base_without_grad,
     expression,
@@ -169,7 +167,8 @@ class Packer:
         self, values: Mapping[str, Any], storages: StorageTable, code: Callable[[Any], str | None]
     ) -> None:
         self.storages = storages
-        self._code = code
+        self.path_of_code = code
+        """The path of a class or object of the user, None where it has none."""
         self._values = {id(value) for value in values.values()}
         self.notes: list[str] = []
         self.missing: list[str] = []
@@ -200,9 +199,10 @@ class Packer:
         except Exception as exc:
             # Objects that nobody has described yet raise errors of their own; the other values are kept.
             reason = str(exc) if isinstance(exc, NotKept) else in_a_line(exc)
-            self.missing.append(f"{where} ({type_name(value)})")
-            self.notes.append(f"{where}: a {type_name(value)} is not kept: {reason}")
-            return OpaqueEntry(type_name(value), reason)
+            kind = class_path(type(value))
+            self.missing.append(f"{where} ({kind})")
+            self.notes.append(f"{where}: a {kind} is not kept: {reason}")
+            return OpaqueEntry(kind, reason)
         finally:
             self._depth -= 1
 
@@ -210,10 +210,6 @@ class Packer:
         """Return whether a tensor is a view without gradients of one that is not among the values."""
         base = base_without_grad(tensor)
         return base is not None and id(base) not in self._values
-
-    def path_of_code(self, value: Any) -> str | None:
-        """Return the path of a class or object of the user, None where it has none."""
-        return self._code(value)
 
     def _pack(self, value: Any, where: str) -> ValueEntry:
         match value:
@@ -308,8 +304,7 @@ class Unpacker:
         try:
             value = self._unpack(entry)
         except (ValueError, struct.error) as error:
-            fact = f"the manifest has a value that is none: {error}"
-            raise BundleError(fact, next_step="the bundle is damaged: get a fresh copy") from error
+            raise damaged(f"the manifest has a value that is none: {error}") from error
         number = getattr(entry, "number", -1)
         if number >= 0:
             self._objects[number] = value
@@ -321,9 +316,7 @@ class Unpacker:
         match entry:
             case SameEntry(number=number):
                 if number not in self._objects:
-                    raise BundleError(
-                        f"{self.current} is the same as a value that is missing", next_step=DAMAGED
-                    )
+                    raise damaged(f"{self.current} is the same as a value that is missing")
                 return self._objects[number]
             case SequenceEntry(type=kind, items=items):
                 parts = [self.unpack(item) for item in items]
@@ -375,7 +368,7 @@ class Unpacker:
         try:
             return dict(*parts) if kind == "dict" else _SEQUENCES[kind](*parts)
         except (TypeError, ValueError) as error:
-            raise BundleError(f"{self.current} holds an impossible {kind}", next_step=DAMAGED) from error
+            raise damaged(f"{self.current} holds an impossible {kind}") from error
 
     def _unpack_generator(self, entry: GeneratorEntry) -> torch.Generator:
         device = self.storages.device(entry.device)
@@ -385,9 +378,7 @@ class Unpacker:
             try:
                 generator.set_state(torch.frombuffer(bytearray(entry.state), dtype=torch.uint8))
             except (RuntimeError, ValueError) as error:
-                raise BundleError(
-                    f"the generator state of {self.current} is damaged", next_step=DAMAGED
-                ) from error
+                raise damaged(f"the generator state of {self.current} is damaged") from error
         return generator
 
 

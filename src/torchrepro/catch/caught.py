@@ -222,16 +222,16 @@ def finish_unfinished(directory: Path, run_id: str, death: Death) -> None:
         verdict = _verdict(flight, death)
         if verdict is not None:
             # Imported here because it needs torch; most runs end without a verdict.
-            from torchrepro.script.save_bundle import finish_bundle
+            from torchrepro.script.save_bundle import finished
 
             name = bundle.name.removesuffix(UNFINISHED) + f"-{verdict.kind.value}"
             try:
-                finish_bundle(bundle, bundle.with_name(name), verdict)
+                finished(bundle, verdict).write(bundle.with_name(name))
             except BundleError as exc:
                 # Where nothing can be written, the unfinished bundle stays: it has all but the verdict.
                 if errno_of(exc) not in GO_ELSEWHERE:
                     raise
-                finish_bundle(bundle, elsewhere() / name, verdict)
+                finished(bundle, verdict).write(elsewhere() / name)
         _record_of(bundle).unlink(missing_ok=True)
         shutil.rmtree(bundle, ignore_errors=True)
 

@@ -32,7 +32,7 @@ from torchrepro.graph_text.annotations import (
     SymbolNote,
     TensorNote,
     expression_of,
-    note_of_node,
+    note_of_input,
 )
 from torchrepro.graph_text.symbols import plain_number, to_sympy
 from torchrepro.nouns.repro import Place, Repro
@@ -255,7 +255,7 @@ def numbers_of(repro: Repro) -> dict[str, int | float]:
     unbacked = {symbol.name for symbol in repro.symbols if symbol.unbacked}
     placeholders = [node for node in repro.graph.graph.nodes if node.op == "placeholder"]
     for node, value in zip(placeholders, repro.inputs, strict=False):
-        for text, number in _sizes(_note(node), value):
+        for text, number in _sizes(note_of_input(node), value):
             if text.isidentifier() and text not in unbacked and not text.startswith("u"):
                 found[text] = number
     return found
@@ -284,7 +284,7 @@ def _fix(graph: Graph, known: Mapping[str, int | float]) -> None:
     Placeholders that are numbers now stay: `rebuilt` removes them together with their inputs.
     """
     for node in list(graph.nodes):
-        note = _with_known(_note(node), known)
+        note = _with_known(note_of_input(node), known)
         node.meta = {key: value for key, value in node.meta.items() if key not in _VALUES}
         node.meta[NOTE_KEY] = note
         node.args, node.kwargs = (
@@ -294,11 +294,6 @@ def _fix(graph: Graph, known: Mapping[str, int | float]) -> None:
         number = _number(node)
         if number is not None and node.op in (*CALLS, "placeholder"):
             put_in_place_of(node, number)
-
-
-def _note(node: Node) -> Note | None:
-    held: Note | None = node.meta.get(NOTE_KEY)
-    return note_of_node(node) if held is None else held
 
 
 def _number(node: Node) -> int | float | None:

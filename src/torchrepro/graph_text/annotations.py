@@ -60,6 +60,12 @@ def note_of_node(node: torch.fx.Node) -> Note | None:
     return note_of_value(node.meta.get("tensor_meta"))
 
 
+def note_of_input(node: torch.fx.Node) -> Note | None:
+    """Return the note that the text gives an input, whatever values it has had since."""
+    note: Note | None = node.meta.get(NOTE_KEY)
+    return note_of_node(node) if note is None else note
+
+
 def note_of_value(value: Any) -> Note | None:
     """Return the note of an example value; None for what has no size (numbers, strings, modules)."""
     if isinstance(value, torch.Tensor):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torchrepro.graph_text import resolver
-from torchrepro.nouns.errors import CannotSerialise, GraphTextError
+from torchrepro.nouns.errors import CannotSerialise, GraphTextError, class_path
 from torchrepro.torch_api.modules import has_forward_hooks
 
 _PLACEMENT = frozenset({"device", "dtype"})
@@ -21,15 +21,15 @@ _PLACEMENT = frozenset({"device", "dtype"})
 def leaf_module_arguments(path: str, module: torch.nn.Module) -> tuple[str, dict[str, Any]]:
     """Return the public path of the module's class and the arguments that build it again."""
     type_ = type(module)
-    class_path = f"torch.nn.{type_.__name__}"
+    public_path = f"torch.nn.{type_.__name__}"
     if getattr(torch.nn, type_.__name__, None) is not type_:
         raise CannotSerialise(
-            f"the graph calls {path}, a {type_.__module__}.{type_.__qualname__} that is no class of torch.nn",
+            f"the graph calls {path}, a {class_path(type_)} that is no class of torch.nn",
             next_step="capture the model with torch.compile, which inlines modules",
         )
     if has_forward_hooks(module) or torch.nn.utils.parametrize.is_parametrized(module):
         raise CannotSerialise(
-            f"the graph calls {path}, a {class_path} with hooks",
+            f"the graph calls {path}, a {public_path} with hooks",
             next_step="capture the model with torch.compile",
         )
     arguments = _arguments(module)
@@ -39,11 +39,11 @@ def leaf_module_arguments(path: str, module: torch.nn.Module) -> tuple[str, dict
         difference = str(failure)  # a constructor can raise anything
     if difference:
         raise CannotSerialise(
-            f"the graph calls {path}, a {class_path} that cannot be built again from its attributes"
+            f"the graph calls {path}, a {public_path} that cannot be built again from its attributes"
             f" ({difference})",
             next_step="capture the model with torch.compile, which inlines modules",
         )
-    return class_path, arguments
+    return public_path, arguments
 
 
 def build_leaf_module(path: str, arguments: dict[str, Any]) -> torch.nn.Module:

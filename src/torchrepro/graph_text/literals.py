@@ -10,7 +10,7 @@ import ast
 import enum
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -24,7 +24,7 @@ from torchrepro.graph_text.allowed import MODULES
 from torchrepro.graph_text.annotations import SYMBOL_KINDS
 from torchrepro.graph_text.symbols import Symbols, symbolic_number_text
 from torchrepro.graph_text.syntax import NUMPY_WORDS, dotted_name
-from torchrepro.nouns.errors import CannotSerialise, GraphTextError
+from torchrepro.nouns.errors import CannotSerialise, GraphTextError, class_path
 from torchrepro.torch_api.distributed import PLACEMENTS, is_mesh_or_group, make_placement, placement_parts
 from torchrepro.torch_api.names import NUMPY_ATTRIBUTE
 
@@ -78,7 +78,7 @@ class LiteralWriter:
         if callable(value):
             return self.callable(value)
         raise CannotSerialise(
-            f"an argument of type {type(value).__module__}.{type(value).__qualname__} cannot be kept as data",
+            f"an argument of type {class_path(type(value))} cannot be kept as data",
             next_step="pass its tensors and numbers separately",
         )
 
@@ -111,7 +111,7 @@ def _class_path(type_: type) -> str:
     path = resolver.torch_class_path(type_)
     if path is None:
         raise CannotSerialise(
-            f"the graph holds a value of {type_.__module__}.{type_.__qualname__}, which no reader can find",
+            f"the graph holds a value of {class_path(type_)}, which no reader can find",
             next_step="only enums and named tuples of torch can stand in a graph",
         )
     return path
@@ -230,30 +230,22 @@ def plain_text(text: str) -> str:
     return _NOT_PLAIN.sub("_", text[:_LONGEST_TEXT])
 
 
+@dataclass
 class LiteralReader:
     """Reads what `LiteralWriter` writes, from a syntax tree; any other tree is an error with its line."""
 
-    def __init__(
-        self,
-        constants: Mapping[str, Any],
-        trusted: Sequence[str],
-        symbols: Callable[[], Symbols],
-        source: ModuleType | None = None,
-        kernels: Mapping[str, Any] | None = None,
-        *,
-        stranger: bool = False,
-    ) -> None:
-        self._stranger = stranger
-        self.nodes: dict[str, Node] = {}
-        self._constants = constants
-        self._trusted = trusted
-        self._symbols = symbols
-        self._source = source
-        self._kernels = kernels or {}
+    constants: Mapping[str, Any]
+    trusted: Collection[str]
+    symbols: Callable[[], Symbols]
+    source: ModuleType | None
+    kernels: Mapping[str, Any]
+    stranger: bool
+    nodes: dict[str, Node] = field(default_factory=dict)
+    """The nodes above, by the names of their variables."""
 
     def read(self, tree: ast.expr) -> Any:
         match tree:
-            case ast.Constant(value=str(value)) if self._stranger:
+            case ast.Constant(value=str(value)) if self.stranger:
                 return plain_text(value)
             case ast.Constant(value=value) if value in (None, ...) or type(value) in _CONSTANTS:
                 return value
@@ -297,18 +289,18 @@ class LiteralReader:
         """Return the callable at a dotted path."""
         owner, _, name = path.partition(".")
         if owner != "source":
-            return resolver.resolve(path, self._trusted, stranger=self._stranger)
-        if self._source is None:
+            return resolver.resolve(path, self.trusted, stranger=self.stranger)
+        if self.source is None:
             fact = f"{path} is code of the user"
             raise GraphTextError(fact, next_step="read source.py, then --trust source")
-        if name not in vars(self._source):
+        if name not in vars(self.source):
             raise GraphTextError(f"source.py does not define {name}", next_step=_DAMAGED)
-        return vars(self._source)[name]
+        return vars(self.source)[name]
 
     def named_callable(self, word: str, name: str) -> Any:
         """Return the callable that `user("module:function")` or a word for NumPy stands for."""
         if word == "user":
-            return resolver.resolve_trusted(name, self._trusted)
+            return resolver.resolve_trusted(name, self.trusted)
         return resolver.build_numpy_target(word, name)
 
     def _name(self, name: str) -> Any:
@@ -329,12 +321,12 @@ class LiteralReader:
         try:
             if symbolic:
                 hints = {item.arg: self.read(item.value) for item in tree.keywords if item.arg}
-                return self._symbols().number(word, tree.args[0], hints)
+                return self.symbols().number(word, tree.args[0], hints)
             if word == "const":
-                return self._constants[_only_string(tree)]
+                return self.constants[_only_string(tree)]
             values = [self.read(arg) for arg in tree.args]
             if word in ("triton_kernel", "triton_function"):
-                values.append(self._kernels)
+                values.append(self.kernels)
             assert build is not None
             return build(*values)
         except _WRONG_ARGUMENTS as failure:

@@ -18,11 +18,11 @@ from torch.fx import GraphModule
 from torch.fx.node import Node
 
 from torchrepro.graph_text.annotations import (
-    NOTE_KEY,
     Dimension,
     Note,
     SymbolNote,
     TensorNote,
+    note_of_input,
     note_of_node,
     write_note,
 )
@@ -30,6 +30,7 @@ from torchrepro.graph_text.symbols import Symbols, plain_number, symbolic_number
 from torchrepro.graph_text.syntax import symbol_names
 from torchrepro.nouns.errors import GraphTextError
 from torchrepro.nouns.repro import Symbol
+from torchrepro.torch_api import dynamo
 from torchrepro.torch_api.fake import (
     FakeInterpreter,
     FakeTensor,
@@ -80,7 +81,7 @@ def restore_metadata(
             next_step="the bundle is damaged: take it again",
         )
     fakes = _FakeInputs(symbols, scalars=scalars or any(symbol.unbacked for symbol in symbols))
-    notes = [_note_of_input(node) for node in placeholders]
+    notes = [note_of_input(node) for node in placeholders]
     for note, value in zip(notes, inputs, strict=True):
         fakes.learn(note, value)
     values = [fakes.make(note, value) for note, value in zip(notes, inputs, strict=True)]
@@ -128,12 +129,6 @@ class _FakeInputs:
         if value is not None and ((lower or value) > value or (upper or value) < value):
             lower = upper = None  # an edited input outside the recorded range: the value wins
         self.symbols.define(name, known.hint if value is None else value, lower, upper)
-
-    def number_next_unbacked(self, note: Note | None) -> None:
-        """Make the symbols that the next node creates have the numbers they have in the text."""
-        self.symbols.number_next_unbacked(
-            int(number) for number in re.findall(r"\bu(\d+)\b", write_note(note))
-        )
 
     def make(self, note: Note | None, value: Any) -> Any:
         """Make the fake value of one input: by its note where that has symbols, else like `value`."""
@@ -193,7 +188,9 @@ class _Propagation(FakeInterpreter):
         self._captured = any(_is_captured(node) for node in module.graph.nodes)
 
     def run_node(self, n: Node) -> Any:
-        self._fakes.number_next_unbacked(note_of_node(n))
+        # The symbols that the node creates have the numbers they have in the text.
+        numbers = re.findall(r"\bu(\d+)\b", write_note(note_of_node(n)))
+        self._fakes.symbols.number_next_unbacked(map(int, numbers))
         result = super().run_node(n)
         if n.op == "output":
             return result
@@ -262,19 +259,11 @@ def _propagate_by_notes(module: GraphModule, fakes: _FakeInputs) -> set[int]:
     A tensor used as an index stays a tensor there, as in the attention itself.
     Checked on torch 2.11 to 2.15 (`TransformGetItemToIndex`).
     """
-    from torchrepro.torch_api.dynamo import TransformGetItemToIndex
-
-    notes = [_note_of_input(node) for node in module.graph.nodes if node.op == "placeholder"]
+    notes = [note_of_input(node) for node in module.graph.nodes if node.op == "placeholder"]
     if any(note is None for note in notes):
         return set()
-    with TransformGetItemToIndex():
+    with dynamo.TransformGetItemToIndex():
         return _propagate(module, fakes, [fakes.make(note, None) for note in notes])
-
-
-def _note_of_input(node: Node) -> Note | None:
-    """Return the note that the text gives an input, whatever values it has had since."""
-    note: Note | None = node.meta.get(NOTE_KEY)
-    return note_of_node(node) if note is None else note
 
 
 def _graph_modules(module: GraphModule) -> Iterator[GraphModule]:

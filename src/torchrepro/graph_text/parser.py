@@ -6,8 +6,9 @@ import ast
 import functools
 import keyword
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -59,12 +60,9 @@ def read_graph(
     Of a `stranger` strings are made plain, which compilers write into code (`literals.plain_text`).
     """
     symbols = functools.cache(Symbols)  # few graphs name one
-
-    def literals() -> LiteralReader:
-        return LiteralReader(constants, tuple(trusted), symbols, source, kernels, stranger=stranger)
-
+    literals = LiteralReader(constants, trusted, symbols, source, kernels or {}, stranger)
     try:
-        return _ModuleReader(constants, literals).module(read_syntax(text))
+        return _ModuleReader(literals).module(read_syntax(text))
     except RecursionError:
         raise GraphTextError("the graph's text is nested too deeply", next_step="flatten it") from None
 
@@ -72,10 +70,8 @@ def read_graph(
 class _ModuleReader:
     """Builds one GraphModule, its state first, then node by node; a reader of its own for each nested one."""
 
-    def __init__(self, constants: Mapping[str, Any], literals: Callable[[], LiteralReader]) -> None:
-        self._constants = constants
-        self._new_literals = literals
-        self._literals = literals()
+    def __init__(self, literals: LiteralReader) -> None:
+        self._literals = replace(literals, nodes={})
         self._graph = Graph()
         self._module = GraphModule(torch.nn.Module(), Graph())
 
@@ -87,8 +83,7 @@ class _ModuleReader:
             elif item.same_as is not None:
                 self._assign(item.path, self._reach(item.same_as, item.tree), item.tree)
             else:
-                nested = _ModuleReader(self._constants, self._new_literals)
-                self._assign(item.path, nested.module(item), item.tree)
+                self._assign(item.path, _ModuleReader(self._literals).module(item), item.tree)
         for line in graph.lines:
             with _at_line(line.tree):
                 self._line(line)
@@ -103,9 +98,9 @@ class _ModuleReader:
             case ast.Call(func=ast.Name(id=word), args=[ast.Constant(value=str(key))], keywords=[]) if (
                 word in _KINDS
             ):
-                if key not in self._constants:
+                if key not in self._literals.constants:
                     raise error(value, f"the bundle has no tensor {key!r}", "it is incomplete: take it again")
-                made, kind = self._constants[key], word
+                made, kind = self._literals.constants[key], word
             case _ if other is not None:
                 made = self._reach(other, value)
             case ast.Call(func=ast.Attribute(value=ast.Call() as call, attr="eval"), args=[], keywords=[]):

@@ -82,7 +82,7 @@ def write_graph(
     """
     constants = _Constants()
     holes = _Holes(allowed=incomplete)
-    printer = _GraphPrinter(module, constants, source=source, holes=holes)
+    printer = _GraphPrinter(module, constants, "", "Graph", source, holes)
     try:
         lines = list(printer.lines())
     except Exception as exc:
@@ -146,16 +146,16 @@ class _GraphPrinter:
         self,
         module: GraphModule,
         constants: _Constants,
-        prefix: str = "",
-        name: str = "Graph",
-        source: Callable[[Any], str | None] = lambda value: None,
-        holes: _Holes | None = None,
+        prefix: str,
+        name: str,
+        source: Callable[[Any], str | None],
+        holes: _Holes,
     ) -> None:
         self._module = module
         self._constants = constants
         self._prefix = prefix
         self._name = name
-        self._holes = holes or _Holes(allowed=False)
+        self._holes = holes
         self._variables: dict[Node, str] = {}
         self._written: dict[str, Any] = {}
         self.literals = LiteralWriter(

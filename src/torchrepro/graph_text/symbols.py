@@ -14,7 +14,8 @@ import torch
 
 from torchrepro.graph_text.annotations import SYMBOL_KINDS, expression_of
 from torchrepro.nouns.errors import CannotSerialise, GraphTextError
-from torchrepro.torch_api.fake import DimDynamic, ShapeEnv, named_next
+from torchrepro.torch_api import dynamo
+from torchrepro.torch_api.fake import DimDynamic, ShapeEnv, ValueRanges, named_next
 from torchrepro.torch_api.fake import sympy_functions as torch_sympy
 
 _BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
@@ -133,13 +134,11 @@ class Symbols:
         return to_sympy(ast.parse(text, mode="eval").body, lambda name: self.define(name, None))
 
     def _backed(self, name: str, hint: int | float, lower: int | None) -> sympy.Expr:
-        from torchrepro.torch_api.dynamo import ConstantSource
-
         positive = True if isinstance(hint, int) and hint > 0 and (lower is None or lower > 0) else None
         with named_next(self.env, name):
             return self.env.create_symbol(
                 hint,
-                ConstantSource(f"symbol_{name}"),  # the source that guards name
+                dynamo.ConstantSource(f"symbol_{name}"),  # the source that guards name
                 dynamic_dim=DimDynamic.DYNAMIC,
                 constraint_dim=None,
                 positive=positive,
@@ -178,8 +177,6 @@ def symbolic_number(env: ShapeEnv, kind: str, expression: Any) -> Any:
 
 def _restrict_range(env: ShapeEnv, symbol: sympy.Symbol, lower: int | None, upper: int | None) -> None:
     """Narrow the range of a symbol. Checked on torch 2.11 to 2.15."""
-    from torchrepro.torch_api.fake import ValueRanges
-
     old = env.var_to_range[symbol]
     env.var_to_range[symbol] = ValueRanges(
         old.lower if lower is None else sympy.Integer(lower),

@@ -38,6 +38,11 @@ def say(line: str) -> None:
         return
 
 
+def class_path(kind: type) -> str:
+    """Return `package.module.Class`."""
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
 def in_a_line(exc: BaseException) -> str:
     """Return an exception as one line: a fact of torchrepro's own as it is, any other with its type."""
     text = exc.strerror or str(exc) if isinstance(exc, OSError) else str(exc)
@@ -84,6 +89,11 @@ class TorchReproError(Exception):
 
 class BundleError(TorchReproError):
     """A bundle is missing, damaged or of a newer format than this version reads."""
+
+
+def damaged(fact: str) -> BundleError:
+    """Return the error of a bundle whose content is not what torchrepro writes."""
+    return BundleError(fact, next_step="get a fresh copy of the bundle, or capture the failure again")
 
 
 class GraphTextError(TorchReproError):

@@ -19,15 +19,9 @@ _DEFAULTS = {
     torch.float32: (1.3e-6, 1e-5),
     torch.float64: (1e-7, 1e-7),
 }
-
-
 _CLEAR = 4.0
 """The error is this many times the tolerance at least: other machines round a little differently."""
-
-
 _MESSAGE = 120
-
-
 _NOISE = 8.0
 """The tolerance is this many times eager's own error at least."""
 

@@ -166,9 +166,7 @@ class BodyWriter:
         self._texts[node] = owner
 
     def _attribute(self, node: Node) -> None:
-        value: Any = self._module
-        for part in str(node.target).split("."):
-            value = getattr(value, part)
+        value = operator.attrgetter(str(node.target))(self._module)
         if isinstance(value, GraphModule):
             self._nested(node, value)
             return

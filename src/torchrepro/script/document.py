@@ -215,9 +215,6 @@ def _data(value: object) -> Text:
     return Writer({}).write(value)
 
 
-# The failure.
-
-
 def group_lines(groups: ProcessGroups) -> list[str]:
     """Return the lines that make process groups of these names, which talk to nobody."""
     start = f'torch.distributed.init_process_group("fake", rank={groups.rank}, world_size={groups.size}'

@@ -264,8 +264,3 @@ def nodes_in(value: Any) -> list[Node]:
     found: list[Node] = []
     map_arg(value, found.append)
     return found
-
-
-# Lines as a formatter would lay them out, without needing one at run time. Only what scripts contain is
-# supported: a statement that is too long is split at its last bracket, first with its inside on one line,
-# then with one item per line.

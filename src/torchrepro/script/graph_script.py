@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -214,7 +215,7 @@ class GraphScript:
     def is_module(self) -> bool:
         """Whether there is state, which belongs to a module; export takes nothing else."""
         reads = any(
-            node.op == "get_attr" and isinstance(self._attribute(str(node.target)), torch.Tensor)
+            node.op == "get_attr" and isinstance(attrgetter(node.target)(self.repro.graph), torch.Tensor)
             for node in self.repro.graph.graph.nodes
         )
         return reads or self.repro.compiler.name == AOT_INDUCTOR
@@ -240,12 +241,6 @@ class GraphScript:
         )
         owner = "self" if self.is_module else ""
         return BodyWriter(repro.graph, speller, sizes=sizes_of_inputs(repro.graph), owner=owner).write()
-
-    def _attribute(self, path: str) -> Any:
-        value: Any = self.repro.graph
-        for part in path.split("."):
-            value = getattr(value, part, None)
-        return value
 
     # The user's code: operators, and the compiler where it is the user's.
 
@@ -298,7 +293,7 @@ class GraphScript:
     def _state(self) -> list[str]:
         lines = []
         for name, path in self.body.state.items():
-            value = self._attribute(path)
+            value = attrgetter(path)(self.repro.graph)
             expression = self.inputs.expression(name, value.detach())
             if isinstance(value, torch.nn.Parameter):
                 lines += laid_out(f"self.{name} = {parameter_text(expression, value)}", margin=2)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from torchrepro.bundle.tensors import read_marks
+from torchrepro.bundle.tensors import MARKS, read_marks
 from torchrepro.graph_text.annotations import SymbolNote, TensorNote, note_of_node
 from torchrepro.judge.compare import tensors_in
 from torchrepro.script.expressions import Unwritable, Writer, listed
@@ -25,12 +25,6 @@ from torchrepro.torch_api.tensors import is_zero_tensor, storage_identity
 
 SIDE_FILE = "inputs.pt"
 _LIST = "torch.tensor(["
-_MARKS = {
-    "dynamic": "mark_dynamic",
-    "maybe_dynamic": "maybe_mark_dynamic",
-    "unbacked": "mark_unbacked",
-    "static": "mark_static",
-}
 
 
 @dataclass
@@ -119,7 +113,7 @@ class Inputs:
         for mark in read_marks(value):
             limits = {"min": mark.minimum, "max": mark.maximum}
             given = "".join(f", {word}={limit}" for word, limit in limits.items() if limit is not None)
-            self.lines.append(f"{DYNAMO}.{_MARKS[mark.mark]}({name}, {mark.dim}{given})")
+            self.lines.append(f"{DYNAMO}.{MARKS[mark.mark][1]}({name}, {mark.dim}{given})")
 
 
 def _assignment(name: str, line: Line) -> str:

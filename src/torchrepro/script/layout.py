@@ -1,4 +1,8 @@
-"""Break long statements of a script into lines."""
+"""Lines as a formatter would lay them out, without needing one at run time.
+
+Only what scripts contain is supported: a statement that is too long is split at its last bracket, first with
+its inside on one line, then with one item per line.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 WIDTH = 100
-
-
 INDENT = "    "
-
-
 _TOKEN = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^'"]""")
 """A string or one character."""
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from torchrepro.graph_text.syntax import unused_name
 from torchrepro.torch_api.ops import OpOverload, op_name, schema_of
 
 _GENERIC = ("x", "y", "z", "a", "b", "c", "d", "e")
@@ -62,10 +63,7 @@ class Names:
             wanted = f"h{wanted}"
         elif keyword.iskeyword(wanted) or hasattr(builtins, wanted) or wanted in _RESERVED:
             wanted = f"{wanted}_"
-        name, count = wanted, 1
-        while name in self._taken:
-            count += 1
-            name = f"{wanted}{count}"
+        name = unused_name(wanted, self._taken, join="")
         self._taken.add(name)
         return name
 

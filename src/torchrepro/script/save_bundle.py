@@ -265,11 +265,6 @@ def _manifest(
     )
 
 
-def finish_bundle(unfinished: Path, target: Path, verdict: Verdict) -> Path:
-    """Give a bundle that was written ahead of a call its verdict and script, under its final name."""
-    return finished(unfinished, verdict).write(target)
-
-
 def finished(unfinished: Path, verdict: Verdict, *, earlier: int = 0) -> Members:
     """Return the files of a bundle that was written ahead of a call, with its verdict and script.
 

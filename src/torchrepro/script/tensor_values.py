@@ -15,14 +15,8 @@ from torchrepro.script.layout import WIDTH
 
 LITERAL_ELEMENTS = 64
 """Beyond this, numbers written out tell a reader nothing: they go to a file."""
-
-
 _RUNS = 6
-
-
 _PERIOD = 8
-
-
 _SEEDS = (0, 1, 42, 1234)
 
 

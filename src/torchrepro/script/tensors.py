@@ -140,9 +140,6 @@ def _with(suffix: str, lines: Iterator[Line]) -> Iterator[Line]:
     return (replace(line, text=line.text + suffix) for line in lines)
 
 
-# What the elements are.
-
-
 # Whether a line makes the tensor.
 
 

@@ -17,32 +17,29 @@ from torchrepro.torch_api.names import FAKE_GROUPS
 _HashStore: Any = getattr(dist, "HashStore", None)  # a build without distributed has none
 
 
+def _c10d() -> Any:
+    return import_module("torch.distributed.distributed_c10d")  # a build without distributed has none
+
+
 def default_store() -> Any:
     """Return the store of the default process group; None for a backend that needs none, MPI.
 
     `_get_default_store`.
     """
-    from torch.distributed import distributed_c10d
-
-    return distributed_c10d._get_default_store()
+    return _c10d()._get_default_store()
 
 
 def groups_by_name() -> dict[str, tuple[int, ...]]:
     """Return the global ranks of each group of this process, the default one first (`_world.pg_names`)."""
-    from torch.distributed import distributed_c10d
-
     return {
         str(name): tuple(dist.get_process_group_ranks(group))
-        for group, name in distributed_c10d._world.pg_names.items()
+        for group, name in _c10d()._world.pg_names.items()
     }
 
 
 def group_named(name: str) -> Any:
     """Return the process group that is registered under a name (`_resolve_process_group`)."""
-    from torch.distributed import distributed_c10d
-
-    anything: Any = distributed_c10d
-    return anything._resolve_process_group(name)
+    return _c10d()._resolve_process_group(name)
 
 
 def start_fake_groups(rank: int, size: int, groups: dict[str, tuple[int, ...]]) -> None:
@@ -50,27 +47,25 @@ def start_fake_groups(rank: int, size: int, groups: dict[str, tuple[int, ...]]) 
 
     `FakeProcessGroup`, `_world`, `_register_process_group`, `_new_process_group_helper`.
     """
-    from torch.distributed import distributed_c10d
-
     import_module(FAKE_GROUPS)
-    anything: Any = distributed_c10d
+    c10d = _c10d()
     dist.init_process_group("fake", rank=rank, world_size=size, store=_HashStore())
     world: Any = dist.group.WORLD
     for number, (name, ranks) in enumerate(groups.items()):
         if number == 0:
             if world.group_name != name:
-                anything._register_process_group(name, world)
+                c10d._register_process_group(name, world)
             continue
-        made, _ = anything._new_process_group_helper(
+        made, _ = c10d._new_process_group_helper(
             len(ranks),
             ranks.index(rank),
             list(ranks),
             "fake",
             _HashStore(),
             group_name=name,
-            timeout=anything.default_pg_timeout,
+            timeout=c10d.default_pg_timeout,
         )
-        anything._world.pg_group_ranks[made] = {global_: local for local, global_ in enumerate(ranks)}
+        c10d._world.pg_group_ranks[made] = {global_: local for local, global_ in enumerate(ranks)}
 
 
 def wait_for(tensor: Any) -> Any:

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,16 +30,12 @@ class RngState:
 
 def accelerators() -> tuple[str, ...]:
     """Return the kinds of device that this machine has in addition to the CPU (`cuda`, `xpu`, `mps`)."""
-    import torch
-
     found = torch.accelerator.current_accelerator(check_available=True)
     return () if found is None else (found.type,)
 
 
 def is_initialised(kind: str) -> bool:
     """Return whether a kind of device is in use; other queries would create its context."""
-    import torch
-
     asked = getattr(torch.get_device_module(kind), "is_initialized", None)
     return asked is None or bool(asked())
 
@@ -50,8 +45,6 @@ def capture_rng_state(*generators: torch.Generator) -> RngState:
 
     A device that is not initialised is skipped, because a query would create its context.
     """
-    import torch
-
     devices = {"cpu": torch.get_rng_state()}
     for kind in accelerators():
         if kind == "mps":
@@ -70,15 +63,11 @@ def capture_rng_state(*generators: torch.Generator) -> RngState:
 
 def same_states(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> bool:
     """Return whether the states of torch's generators are equal on the devices that both have."""
-    import torch
-
     return all(torch.equal(state, second[device]) for device, state in first.items() if device in second)
 
 
 def quick_rng_state() -> dict[str, torch.Tensor]:
     """Return the states of the default generators of CPU and current device, in a few microseconds."""
-    import torch
-
     states = {"cpu": torch.default_generator.get_state()}
     for kind, module in _modules_at_start():
         if module.is_initialized() and not (kind == "cuda" and module.is_current_stream_capturing()):
@@ -89,24 +78,18 @@ def quick_rng_state() -> dict[str, torch.Tensor]:
 
 def is_capturing() -> bool:
     """Return whether CUDA records a graph: then generator states and synchronisation are forbidden."""
-    import torch
-
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 @cache
 def _modules_at_start() -> tuple[tuple[str, Any], ...]:
     """Return the accelerators that have default generators, with their modules."""
-    import torch
-
     modules = ((kind, torch.get_device_module(kind)) for kind in accelerators())
     return tuple((kind, module) for kind, module in modules if hasattr(module, "default_generators"))
 
 
 def is_device_fault(exc: BaseException) -> bool:
     """Return whether a kernel's fault has made the device unusable for this process."""
-    import torch
-
     return isinstance(exc, torch.AcceleratorError) or "CUDA error" in str(exc)
 
 
@@ -126,8 +109,6 @@ def restore_rng_state(state: RngState) -> None:
 
 
 def _restore_device(device: str, value: torch.Tensor) -> None:
-    import torch
-
     kind, _, index = device.partition(":")
     if kind == "cpu":
         torch.set_rng_state(value)

@@ -2,19 +2,23 @@
 
 Operators are functions of `operator` (`x + 1`), attributes are `getattr`, methods are called by name, and
 everything else is the function itself: the level of torch's own captured graphs, which every backend takes.
+Their code names functions of torch, which `bind_functions` binds.
 """
 
 from __future__ import annotations
 
 import operator
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.fx.node import _get_qualified_name
 
 from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 from torchrepro.torch_api.tensors import is_functional, is_in_transform
 
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 _KINDS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
@@ -102,3 +106,35 @@ def form_of(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
         if name == "__setitem__":
             return "call_function", operator.setitem, args
     return "call_method", name, args
+
+
+class _Names:
+    """A module as the code of one graph sees it: what it has read or was given stays as it is."""
+
+    def __init__(self, module: Any) -> None:
+        self.__dict__["__wrapped__"] = module
+
+    def __getattr__(self, name: str) -> Any:
+        found = self.__dict__[name] = getattr(self.__wrapped__, name)
+        return found
+
+
+def bind_functions(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Bind torch's functions in the code of a graph, where FX writes names that a program may rebind.
+
+    Checked on torch 2.11 to 2.15 (`_get_qualified_name`).
+    """
+    root = _Names(torch)
+    for node in module.graph.nodes:
+        if node.op == "call_function" and isinstance(node.target, _FUNCTIONS):
+            first, *path = _get_qualified_name(node.target).split(".")
+            if first == "torch":
+                place = root
+                for part in path[:-1]:
+                    held = getattr(place, part)
+                    place.__dict__[part] = held if isinstance(held, _Names) else _Names(held)
+                    place = place.__dict__[part]
+                place.__dict__[path[-1]] = node.target
+    code: Any = type(module).forward
+    code.__globals__["torch"] = root
+    return module

@@ -63,9 +63,8 @@ def qualified_name(packet: Any) -> str:
     return str(packet._qualified_op_name)
 
 
-def parse_schema(schema: str) -> Any:
-    """Return a schema as an object (`parse_schema`)."""
-    return torch._C.parse_schema(schema)
+parse_schema: Callable[[str], Any] = torch._C.parse_schema
+"""Return a schema as an object."""
 
 
 def registrations_of(name: str) -> str:

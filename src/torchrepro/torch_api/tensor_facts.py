@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
+from torchrepro.torch_api import dynamo
 from torchrepro.torch_api.modes import DisableTorchFunction
 from torchrepro.torch_api.tensors import storage_number
 
@@ -115,8 +116,6 @@ class QuickTensors:
         Checked on torch 2.11 to 2.15; both keywords must be given, or it crashes.
         """
         if self._left:
-            from torchrepro.torch_api.dynamo import TensorGuards
-
-            make: Any = TensorGuards
             self._left -= 1
-            self.check = make(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+            guards = dynamo.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+            self.check = guards.check

@@ -5,13 +5,13 @@ Each was checked on torch 2.11 to 2.15.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from torchrepro.torch_api.modes import is_traceable_wrapper_subclass
+from torchrepro.torch_api.modes import disable_current_modes, is_traceable_wrapper_subclass
 
 
 @contextmanager
@@ -19,15 +19,8 @@ def plain_torch() -> Iterator[None]:
     """Run the body without the caller's dispatch modes, default device, gradient and inference mode.
 
     Capture happens inside the compiler, where a fake or functional mode is usually on.
-    `_disable_current_modes`: Checked on torch 2.11 to 2.15.
     """
-    from torch.utils._python_dispatch import _disable_current_modes
-
-    with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(torch.device("cpu"))
-        stack.enter_context(_disable_current_modes())
+    with torch.inference_mode(False), torch.no_grad(), torch.device("cpu"), disable_current_modes():
         yield
 
 
@@ -41,12 +34,8 @@ def is_fake(tensor: torch.Tensor) -> bool:
 
 
 def is_functorch_wrapped(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is a wrapper of vmap, grad or functionalisation.
-
-    Checked on torch 2.11 to 2.15.
-    """
-    functorch = torch._C._functorch
-    return bool(functorch.is_functorch_wrapped_tensor(tensor) or torch._is_functional_tensor(tensor))
+    """Return whether a tensor is a wrapper of vmap, grad or functionalisation."""
+    return is_in_transform(tensor) or is_functional(tensor)
 
 
 def storage_identity(tensor: torch.Tensor) -> tuple[str, int]:
@@ -130,11 +119,8 @@ def zero_tensor(size: tuple[int, ...], dtype: torch.dtype, device: torch.device)
     return torch._efficientzerotensor(size, dtype=dtype, device=device)
 
 
-def nested_from_buffer(
-    buffer: torch.Tensor, sizes: torch.Tensor, strides: torch.Tensor, offsets: torch.Tensor
-) -> torch.Tensor:
-    """Return a strided nested tensor over a flat buffer. Checked on torch 2.11 to 2.15."""
-    return torch._nested_view_from_buffer(buffer, sizes, strides, offsets)
+nested_from_buffer = torch._nested_view_from_buffer
+"""Make a strided nested tensor over a flat buffer, from the sizes, strides and offsets of its components."""
 
 
 def nested_geometry(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -171,9 +157,8 @@ def set_version(tensor: torch.Tensor, version: int) -> None:
     torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
 
 
-def make_subclass(kind: type[torch.Tensor], value: torch.Tensor) -> torch.Tensor:
-    """Return a tensor as a subclass over the same data (`_make_subclass`)."""
-    return torch.Tensor._make_subclass(kind, value)
+make_subclass: Callable[..., torch.Tensor] = torch.Tensor._make_subclass
+"""Return a tensor as a subclass over the same data."""
 
 
 def copy_parameter_mark(tensor: torch.Tensor, copy: Any) -> None:
@@ -182,9 +167,8 @@ def copy_parameter_mark(tensor: torch.Tensor, copy: Any) -> None:
         copy._is_param = True
 
 
-def neg_view(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the lazy negative of a tensor (`_neg_view`)."""
-    return torch._neg_view(tensor)
+neg_view = torch._neg_view
+"""Return the lazy negative of a tensor."""
 
 
 module_call_impl = torch.nn.Module._call_impl

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +14,10 @@ import torch
 from torchrepro.graph_text import resolver
 from torchrepro.graph_text.parser import read_graph
 from torchrepro.graph_text.printer import GraphText, write_graph
+from torchrepro.judge.tensors import inner_values, is_wrapper_subclass
 from torchrepro.nouns.errors import CannotSerialise
 from torchrepro.nouns.repro import SOURCE_TRUST, Compiler, Place, Repro
+from torchrepro.torch_api.tensors import is_fake
 from torchrepro.user_code.closure import fresh_source, is_installed_module, is_source_module, source_closure
 from torchrepro.user_code.settings import (
     BACKEND,
@@ -25,10 +27,10 @@ from torchrepro.user_code.settings import (
     why_no_source,
     without_settings,
 )
-from torchrepro.user_code.value_code import code_of_values, trusted_name
 
 SOURCE_PREFIX = "source."
 """Of the constants that belong to the source text, and of names in it as the graph's text writes them."""
+_DATA = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.SymInt)
 
 
 def write_with_source(repro: Repro) -> tuple[GraphText, Repro]:
@@ -54,10 +56,11 @@ def write_with_source(repro: Repro) -> tuple[GraphText, Repro]:
     no_backend = "" if backend is None else why_no_source(backend)
     around += [] if backend is None or no_backend else [backend]
     wanted |= {id(value): value for value in around}
-    values = (repro.inputs, repro.earlier, tuple(written.constants.values()))
-    classes, code = code_of_values(values, _not_importable)
+    classes, code = _code_of_values((repro.inputs, repro.earlier, tuple(written.constants.values())))
     wanted |= classes
-    needs_trust = tuple(dict.fromkeys(map(trusted_name, code.values())))
+    # What is trusted is the module: `module.Class` for `module:Class.Inner`.
+    trusted = (path.partition(":") for path in code.values())
+    needs_trust = tuple(dict.fromkeys(f"{module}.{name.partition('.')[0]}" for module, _, name in trusted))
     names: dict[int, str] = {}
     if wanted:
         closure = source_closure(list(wanted.values()))
@@ -93,6 +96,39 @@ def write_with_source(repro: Repro) -> tuple[GraphText, Repro]:
         code={**code, **{key: f"{SOURCE_TRUST}:{names[key]}" for key in classes}},
     )
     return written, replace(plain, ambient=ambient)
+
+
+def _code_of_values(values: Any) -> tuple[dict[int, Any], dict[int, str]]:
+    """Return the classes and objects of the user that tensors need: to be kept as source, and the importable.
+
+    What has no source is left out here: the value is then described as one that could not be kept.
+    """
+    kept: dict[int, Any] = {}
+    imported: dict[int, str] = {}
+    for value in {id(value): value for value in _code_in(values)}.values():
+        if isinstance(value, type) and not _not_importable(value):
+            imported[id(value)] = resolver.trusted_path_of(value)
+        elif not why_no_source(value):
+            kept[id(value)] = value
+    return kept, imported
+
+
+def _code_in(value: Any) -> Iterator[Any]:
+    """Yield the user's classes of tensors, and the objects that they hold and that are no data."""
+    if isinstance(value, torch.Tensor):
+        kind = type(value)
+        if is_fake(value) or kind.__module__.partition(".")[0] == "torch":
+            return
+        yield kind
+        held = inner_values(value) if is_wrapper_subclass(value) else tuple(vars(value).values())
+        yield from _code_in(held)
+    elif type(value) in (tuple, list, set, frozenset):
+        for item in value:
+            yield from _code_in(item)
+    elif type(value) is dict:
+        yield from _code_in((*value.keys(), *value.values()))
+    elif not isinstance(value, _DATA) and type(value).__module__ not in ("builtins", "torch"):
+        yield value
 
 
 def without_code(repro: Repro) -> Repro:

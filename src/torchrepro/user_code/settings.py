@@ -20,7 +20,7 @@ from typing import Any
 
 from torchrepro.graph_text.resolver import covers, require_part_of
 from torchrepro.nouns.errors import BundleError, CannotSerialise
-from torchrepro.nouns.repro import Registered, Repro, UserSetting, is_data, name_of_code, shown_setting
+from torchrepro.nouns.repro import Registered, Repro, UserSetting, is_data, shown_setting
 from torchrepro.torch_api.configs import CONFIG_MODULES
 from torchrepro.torch_api.operator_tables import ARGUMENTS, TABLES
 from torchrepro.user_code.closure import is_source_module, source_closure
@@ -177,12 +177,3 @@ def _imported(entry: UserSetting, trusted: Collection[str], bundle: Path) -> Any
     found = resolve_name(entry.reference)
     require_part_of(module, name, found, trusted)
     return found
-
-
-def named_settings(repro: Repro) -> list[str]:
-    """Return the settings of a repro that are code, for a person: `cheaper_gelu (inductor.NAME)`."""
-    return [
-        f"{name_of_code(code_of(value)) if callable(code_of(value)) else shown_setting(value)}"
-        f" ({'.'.join(place)})"
-        for place, value in code_settings(repro).items()
-    ]

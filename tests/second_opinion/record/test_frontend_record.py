@@ -16,7 +16,7 @@ from torchrepro import Compiler, Place, load_bundle
 from torchrepro.bundle.manifest import decode_manifest
 from torchrepro.bundle.provenance import names_it_runs
 from torchrepro.bundle.read import read_manifest, read_source_text
-from torchrepro.bundle.user_calls import call_in
+from torchrepro.bundle.user_calls import callee_of, run_call
 from torchrepro.engine.check_bundle import check_bundle
 from torchrepro.frontend.runtime.capture import CaptureError
 from torchrepro.frontend.source import FrameState
@@ -46,8 +46,7 @@ def step_frame() -> tuple[Any, FrameState]:
 
 def replayed(bundle: Path) -> Any:
     repro = load_bundle(bundle, trusted=names_it_runs(read_manifest(bundle)))
-    call = call_in(repro.graph, repro.inputs)
-    return call.function(*call.args, **call.kwargs)
+    return run_call(repro.graph, repro.inputs, callee_of(repro.graph))
 
 
 def test_tensors_lists_a_closure_a_global_and_defaults_come_back(tmp_path: Path) -> None:

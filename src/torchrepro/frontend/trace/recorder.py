@@ -21,7 +21,6 @@ from torchrepro.frontend.trace import fakes, nodes
 from torchrepro.frontend.trace.classes import MISSING, static_lookup
 from torchrepro.torch_api import graph_nodes
 from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode
-from torchrepro.torch_api.graph_code import bind_functions
 from torchrepro.torch_api.graph_modes import Modes, restored, write_modes
 from torchrepro.torch_api.modes import no_mode_left
 from torchrepro.torch_api.tensor_facts import storage_places
@@ -235,7 +234,7 @@ class Recorder(TorchFunctionMode):
         memory = [fakes.storage_key(found.fake) for found in inputs]
         places, _ = storage_places([found.real for found in inputs])
         return Captured(
-            graph_module=bind_functions(GraphModule(torch.nn.Module(), self._graph)),
+            graph_module=graph_nodes.bind_functions(GraphModule(torch.nn.Module(), self._graph)),
             inputs=tuple((found.source, found.real) for found in inputs),
             outputs=tuple(outputs),
             op_count=sum(node.op.startswith("call") for node in left),

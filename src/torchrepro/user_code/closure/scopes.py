@@ -7,17 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-
-
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-
-
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-
-
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-
-
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 

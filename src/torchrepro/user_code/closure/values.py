@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from torchrepro.nouns.errors import CannotSerialise
+from torchrepro.nouns.errors import CannotSerialise, class_path
 from torchrepro.torch_api.modules import own_state
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
@@ -235,9 +235,8 @@ class ValueWriter:
 
 
 def _refused(value: Any, where: str, why: str) -> CannotSerialise:
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
     return CannotSerialise(
-        f"{where} is a {kind} that cannot be written as source: {why}",
+        f"{where} is a {class_path(type(value))} that cannot be written as source: {why}",
         next_step="pass it as an argument of the call",
     )
 

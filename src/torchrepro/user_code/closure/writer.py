@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torchrepro.graph_text.syntax import unused_name
-from torchrepro.nouns.errors import CannotSerialise
+from torchrepro.nouns.errors import CannotSerialise, class_path
 from torchrepro.torch_api.ops import OpNamespace
 from torchrepro.user_code.closure import installed_path, is_installed_module
 from torchrepro.user_code.closure.live_objects import (
@@ -262,10 +262,9 @@ class ClosureWriter:
         if id(value) in self._code:
             return self._code[id(value)]
         if not (is_user_function(value) or is_user_class(value)):
-            kind = f"{type(value).__module__}.{type(value).__qualname__}"
             name = getattr(inner_function(value) or value, "__qualname__", repr(value))
             raise CannotSerialise(
-                f"{name} is a {kind} that no global name leads to",
+                f"{name} is a {class_path(type(value))} that no global name leads to",
                 next_step="bind it to a name at the top level of its module",
             )
         group = self._locals.made_with(value)
