@@ -1,4 +1,4 @@
-"""Watching on an accelerator leaves streams, CUDA graphs and autotuning as they are, and a search is quick."""
+"""Watching on an accelerator leaves streams, CUDA graphs and autotuning as they are; searches are quick."""
 
 from __future__ import annotations
 
