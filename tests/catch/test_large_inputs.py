@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch.fx import GraphModule
 
 from torchrepro import Kind, watch
@@ -168,3 +169,17 @@ def test_wrong_numbers_of_large_inputs_are_seen(tmp_path: Path) -> None:
     assert verdict["kind"] == "mismatch"
     repro = load_bundle(bundle, trusted=names_it_runs(read_manifest(bundle)))
     assert [value.flatten()[0].item() for value in repro.inputs] == [2.0, 0.0, 1.0]
+
+
+def test_checkpointing_is_not_disturbed(tmp_path: Path) -> None:
+    """Finding out what the graph writes to saves tensors, which checkpointing counts."""
+    weight = torch.ones(SIZE, requires_grad=True)
+
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(x * weight).sin()
+
+    with watch(level=4, out=tmp_path):
+        run = torch.compile(inner, backend=lambda graph, _: graph.forward)
+        torch.utils.checkpoint.checkpoint(run, torch.ones(SIZE), use_reentrant=False).sum().backward()
+    assert weight.grad is not None
+    assert list(tmp_path.iterdir()) == []

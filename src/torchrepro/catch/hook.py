@@ -384,7 +384,8 @@ class WatchedGraph:
         return (inputs,) * min(self._calls - 1, 2)
 
     def _before(self, checker: Checker, inputs: tuple[Any, ...]) -> Before:
-        return checker.before(self.snapshot.repro(inputs))
+        with looking_away():
+            return checker.before(self.snapshot.repro(inputs))
 
     def _check(
         self,
