@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from torchrepro.judge.models import run_in_fp64
+from torchrepro.judge.reference import run_in_fp64
 
 torch.manual_seed(0)
 X = torch.randn(4, 6)

@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from torchrepro.judge.models import run_in_fp64
 from torchrepro.judge.op_forms import RecordRandom
+from torchrepro.judge.reference import run_in_fp64
 from torchrepro.nouns.errors import ReferenceUnavailable
 from torchrepro.torch_api.generators import capture_rng_state, same_randomness
 

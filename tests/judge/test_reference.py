@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +16,18 @@ import torch
 import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from torchrepro.judge.clone import FLOAT32_ON_CPU, FLOAT64, clone_inputs, clone_module, precision_for
-from torchrepro.judge.models import run_graph_in_fp64, run_in_fp64
+from torchrepro.judge import reference as reference_run
+from torchrepro.judge.clone import (
+    FLOAT32_ON_CPU,
+    FLOAT64,
+    FLOAT64_ON_CPU,
+    Precision,
+    clone_inputs,
+    clone_module,
+    precision_for,
+)
 from torchrepro.judge.op_forms import RecordRandom
+from torchrepro.judge.reference import Reference, run_graph_in_fp64, run_in_fp64
 
 torch.manual_seed(0)
 X = torch.randn(4, 6)
@@ -280,7 +290,7 @@ import resource, sys
 import torch
 from torch.fx import symbolic_trace
 from torchrepro.judge.clone import clone_inputs, clone_module
-from torchrepro.judge.models import run_graph_in_fp64, run_in_fp64
+from torchrepro.judge.reference import run_graph_in_fp64, run_in_fp64
 
 def model():
     layers = []
@@ -344,3 +354,59 @@ def _peak(how: str) -> int:
 def test_the_peak_memory_is_below_1_6_times_that_of_an_eager_float64_run(ours: str, eager: str) -> None:
     """The user's own narrow model or inputs are counted on our side."""
     assert _peak(ours) < 1.6 * _peak(eager)
+
+
+MIXED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "prelu": lambda x, w: F.prelu(x, w[0]),
+    "attention": lambda x, w: F.scaled_dot_product_attention(x[None], w[None], w[None]),
+    "tensordot": lambda x, w: torch.tensordot(x, w, dims=([1], [1])),
+    "rms norm": lambda x, w: F.rms_norm(x, (6,), w[0]),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_a_function_that_compares_its_operands_dtypes_runs_on_an_input_and_a_result(name: str) -> None:
+    graph = torch.fx.Graph()
+    x, w = graph.placeholder("x"), graph.placeholder("w")
+    graph.output(graph.call_function(MIXED[name], (graph.call_function(torch.div, (x, 3)), w)))
+    value = run_graph_in_fp64(torch.fx.GraphModule({}, graph), (X, W)).value
+    torch.testing.assert_close(value, MIXED[name](X64 / 3, W64), rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64])
+def test_inputs_that_are_wide_already_are_left_alone_too(dtype: torch.dtype) -> None:
+    def step(x: torch.Tensor, state: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
+        state.add_(1)
+        return x * view
+
+    state = torch.zeros(6, dtype=dtype)
+    inputs = (X, state, state[1:2])
+    reference = run_graph_in_fp64(_captured(step, *clone_inputs(inputs)), inputs)
+    assert torch.equal(reference.value, X64)
+    assert reference.mutated[1].tolist() == [1] * 6
+    assert state.tolist() == [0] * 6
+
+
+def test_the_reference_runs_on_the_host_if_the_device_lacks_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: Any = [SimpleNamespace(device=torch.device("cuda:0"))]
+    tried: list[Precision] = []
+
+    def run(precision: Precision) -> Reference:
+        tried.append(precision)
+        if precision is FLOAT64 and free < 1 << 40:
+            raise torch.OutOfMemoryError
+        return Reference(None)
+
+    monkeypatch.setattr(reference_run, "bytes_free", lambda device: free)
+    free = 1 << 40
+    assert reference_run._where_it_fits(run, given, 1 << 30).notes == ()
+    free = 1 << 20
+    found = reference_run._where_it_fits(run, given, 1 << 30)
+    needed = "the float64 reference ran on the CPU: on cuda it needs 1024 MiB, and 1 are free"
+    assert found.notes == (needed,)
+    free = 1 << 31
+    found = reference_run._where_it_fits(run, given, 1 << 30)
+    assert found.notes == ("the float64 reference ran on the CPU: on cuda it was out of memory",)
+    assert tried == [FLOAT64, FLOAT64_ON_CPU, FLOAT64, FLOAT64_ON_CPU]

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from torchrepro.judge.clone import clone_inputs
-from torchrepro.judge.models import run_in_fp64
+from torchrepro.judge.reference import run_in_fp64
 from torchrepro.judge.upcast import Upcast
 from torchrepro.nouns.errors import ReferenceUnavailable
 

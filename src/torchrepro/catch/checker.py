@@ -8,7 +8,7 @@ eager's generators.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,14 +17,45 @@ import torch
 
 from torchrepro.execute.compilers import without_tokens
 from torchrepro.execute.judge_repro import Prepared, truth_of
+from torchrepro.judge.clone import clone_inputs, is_plain
 from torchrepro.judge.compare import tensors_in
 from torchrepro.judge.execute import Run
-from torchrepro.judge.models import Subject, judge
+from torchrepro.judge.models import Subject, judge, verdict_of_comparison
+from torchrepro.judge.shared_storages import Storages, changed_storages, fingerprints, storages_only_read
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Place, Repro
-from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.nouns.verdict import Blame, Comparison, Difference, Kind, LeafComparison, Verdict
+from torchrepro.state.fake_run import inputs_written
 from torchrepro.torch_api.generators import capture_rng_state, same_states
-from torchrepro.torch_api.tensors import version_of
+from torchrepro.torch_api.tensors import storage_number, version_of
+
+
+@dataclass(frozen=True, eq=False)
+class Before:
+    """The inputs of a call from before it: copies, but large ones that the graph only reads themselves."""
+
+    inputs: tuple[Any, ...]
+    shared: Storages
+    fingerprints: list[torch.Tensor]
+
+    def damaged(self) -> list[int]:
+        """Return the positions of inputs that the call has written to and that were not copied."""
+        changed = changed_storages(self.shared, self.fingerprints)
+        numbers = [
+            {storage_number(tensor.untyped_storage()) for _, tensor in tensors_in(value) if is_plain(tensor)}
+            for value in self.inputs
+        ]
+        return [position for position, each in enumerate(numbers) if each & changed]
+
+
+def verdict_on_damaged(positions: Iterable[int]) -> Verdict:
+    """Return the verdict on a call that wrote to inputs that the graph only reads: what they were is lost."""
+    text = "the compiled function wrote to it, and the graph only reads it"
+    leaves = [
+        LeafComparison(f"inputs[{position}]", Difference.VALUE, detail=text, blamed=Blame.COMPILED)
+        for position in positions
+    ]
+    return verdict_of_comparison(Comparison(tuple(leaves)))
 
 
 @dataclass(eq=False)
@@ -32,16 +63,34 @@ class Checker:
     """Checks the calls of one compiled function."""
 
     compiled: Callable[..., Any]
+    _written: frozenset[int] | None = field(default=None, init=False)
+    """Positions of the inputs that the graph writes to, once that matters and if it is known."""
+    _analysed: bool = field(default=False, init=False)
     _steady: bool = field(default=False, init=False)
     """Eager was deterministic in an earlier check."""
     _twin: tuple[torch.nn.Module, Callable[..., Any]] | None = field(default=None, init=False)
+
+    def before(self, repro: Repro) -> Before:
+        """Return the inputs of a call that is about to happen, as `check` needs them.
+
+        Below AOT all are copied, because there a compiler may reuse the memory of dead inputs.
+        """
+        if not self._analysed and storages_only_read(repro.inputs, ()):
+            self._analysed, self._written = True, inputs_written(repro)
+        shared = {} if repro.place is Place.AFTER_AOT else self._only_read(repro)
+        return Before(clone_inputs(repro.inputs, keep=shared), shared, fingerprints(shared.values()))
+
+    def _only_read(self, repro: Repro) -> Storages:
+        return {} if self._written is None else storages_only_read(repro.inputs, self._written)
 
     def check(self, repro: Repro, outputs: Any, after: tuple[Any, ...]) -> tuple[Repro, Verdict]:
         """Return the verdict on a call, and the repro as it was judged.
 
         `repro` has the graph, the inputs from before the call and the generators' states from before it;
-        `after` are the same inputs after it.
+        `after` are the same inputs after it. Large inputs that the graph only reads are shared by its runs in
+        eager. A compiled function, which may write to anything, is run on copies.
         """
+        shared = self._only_read(repro)
         # Never through the user's own parameters, whose gradients would change.
         own = repro.place is Place.AFTER_AOT or any(True for _ in repro.graph.parameters())
         with_grad = not own and any(tensor.requires_grad for _, tensor in tensors_in(outputs))
@@ -53,7 +102,7 @@ class Checker:
 
         def eager(around: AbstractContextManager[Any]) -> Run:
             nonlocal random
-            graph, inputs = _fresh(prepared), prepared.inputs()
+            graph, inputs = _fresh(prepared), prepared.inputs(shared)
             with around:
                 before = capture_rng_state().devices
                 versions = _versions(inputs)

@@ -20,7 +20,7 @@ import torch
 from torchrepro.bundle.process_groups import is_distributed
 from torchrepro.bundle.read import CAPTURED, GENERATED
 from torchrepro.catch.caught import HANG_SECONDS
-from torchrepro.catch.checker import Checker
+from torchrepro.catch.checker import Before, Checker, verdict_on_damaged
 from torchrepro.catch.compiled_target import enclosing_calls
 from torchrepro.catch.session import Sampler, Session, is_checking, looking_away
 from torchrepro.catch.settings import OnMismatch
@@ -29,7 +29,6 @@ from torchrepro.cut.hints import working_on
 from torchrepro.engine.check_bundle import eager_fails
 from torchrepro.execute.collectives import CollectiveRecord, recorded_collectives, without_other_ranks
 from torchrepro.execute.judge_repro import Prepared, synchronise
-from torchrepro.judge.clone import clone_inputs
 from torchrepro.judge.execute import call_as_it_asks, innermost, is_out_of_memory, verdict_of
 from torchrepro.nouns.errors import AccuracyError, RankFailed, TorchReproError, say
 from torchrepro.nouns.repro import Place, Repro
@@ -180,7 +179,8 @@ class WatchedGraph:
         rng = capture_rng_state().devices
         started = time.monotonic()
         held = tuple(inputs) if checked else ()
-        copy = partial(clone_inputs, held)
+        self._checker = self._checker or Checker(compiled)
+        copy = partial(self._before, self._checker, held)
         before = self.session.shielded("copy the inputs", copy) if checked else None
         if settings.level == 3 or settings.crash_safe or self._calls == 1:
             self._prepare(inputs, rng, "run")
@@ -189,7 +189,7 @@ class WatchedGraph:
         spent = time.monotonic() - started
         record = CollectiveRecord()
         recorded = self._communicates and before is not None
-        with self._watching(before if before is not None else inputs, rng, compiling=False):
+        with self._watching(before.inputs if before is not None else inputs, rng, compiling=False):
             with recorded_collectives(record) if recorded else nullcontext():
                 outputs = compiled(*args)
             synchronise()
@@ -198,7 +198,7 @@ class WatchedGraph:
         if before is not None:
             started = time.monotonic()
             try:
-                self._check(compiled, before, rng, outputs, held, record)
+                self._check(self._checker, before, rng, outputs, held, record)
             finally:
                 self._sampler.spent(spent + time.monotonic() - started)
         return outputs
@@ -383,10 +383,14 @@ class WatchedGraph:
         """
         return (inputs,) * min(self._calls - 1, 2)
 
+    def _before(self, checker: Checker, inputs: tuple[Any, ...]) -> Before:
+        with looking_away():
+            return checker.before(self.snapshot.repro(inputs))
+
     def _check(
         self,
-        compiled: Callable[..., Any],
-        before: tuple[Any, ...],
+        checker: Checker,
+        before: Before,
         rng: Rng,
         outputs: Any,
         after: Any,
@@ -399,11 +403,16 @@ class WatchedGraph:
                 raise TorchReproError(
                     f"the results of {record.unknown} cannot be recorded", next_step="the call is not checked"
                 )
-            self._checker = self._checker or Checker(compiled)
+            inputs, damaged = before.inputs, before.damaged()
             repro = self.snapshot.repro(
-                before, rng=rng, earlier=self._earlier(before), collectives=record.collectives
+                inputs, rng=rng, earlier=self._earlier(inputs), collectives=record.collectives
             )
-            repro, verdict = self._checker.check(repro, outputs, after)
+            if damaged:
+                note = "inputs that the compiled function wrote to are as it left them"
+                known = self._pending.path is not None
+                repro = self._pending.load() if known else replace(repro, notes=(*repro.notes, note))
+                return repro, verdict_on_damaged(damaged)
+            repro, verdict = checker.check(repro, outputs, after)
             return repro, replace(verdict, seconds=self._seconds + verdict.seconds)
 
         with looking_away():

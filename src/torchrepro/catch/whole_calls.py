@@ -37,12 +37,11 @@ from torchrepro.judge.models import (
     Subject,
     compare_runs,
     judge,
-    run_in_fp64,
     verdict_of_comparison,
     verdict_without_eager,
-    without_compilers,
 )
 from torchrepro.judge.op_forms import Draws
+from torchrepro.judge.reference import run_in_fp64, without_compilers
 from torchrepro.judge.rule import Rule
 from torchrepro.nouns.errors import AccuracyError, TorchReproError, say
 from torchrepro.nouns.verdict import Comparison, Kind, Signature, Verdict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,15 +18,19 @@ from torchrepro.execute.compilers import compile_graph, require_known, without_t
 from torchrepro.graph_text.metadata import fake_inputs, restore_metadata
 from torchrepro.judge.clone import clone_inputs, clone_module
 from torchrepro.judge.execute import Run, call_as_it_asks, named_state, observe_call
-from torchrepro.judge.models import Judged, Phase, Phases, Subject, judge, run_graph_in_fp64, true_run
+from torchrepro.judge.models import Judged, Phase, Phases, Subject, judge
 from torchrepro.judge.op_forms import Draws
+from torchrepro.judge.reference import run_graph_in_fp64, true_run, wide_bytes
 from torchrepro.judge.rule import Rule
-from torchrepro.nouns.errors import AccuracyError, TorchReproError
+from torchrepro.nouns.errors import AccuracyError, ReferenceUnavailable, TorchReproError
 from torchrepro.nouns.repro import Frontend, Place, Repro
 from torchrepro.nouns.verdict import Verdict
 from torchrepro.state.ambient import applied_modes, applied_settings
 from torchrepro.torch_api import dynamo
 from torchrepro.torch_api.generators import accelerators, capture_rng_state, is_initialised, same_randomness
+
+WIDE_AT_ONCE = 1 << 26
+"""Bytes of a graph's inputs in float64 up to which all are widened before it runs."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,9 @@ class Prepared:
         assert isinstance(graph, torch.fx.GraphModule)
         return graph.eval()
 
-    def inputs(self) -> tuple[Any, ...]:
-        return clone_inputs(self.repro.inputs)
+    def inputs(self, keep: Collection[int] = ()) -> tuple[Any, ...]:
+        """Return clones of the inputs; storages in `keep`, which are only read, are shared."""
+        return clone_inputs(self.repro.inputs, keep=keep)
 
     @property
     def only_fwd(self) -> bool:
@@ -199,20 +204,39 @@ def subject_of_prepared(
 
 
 def truth_of(prepared: Prepared, draws: Draws) -> tuple[Run, tuple[str, ...]]:
-    """Run a prepared graph in float64; return the run and notes on what was not ideal about it."""
+    """Run a prepared graph in float64; return the run and notes on what was not ideal about it.
+
+    A graph below autograd holds wide copies only of what the current op reads. So does one above it that is
+    large and needs no gradients, unless it has gradients or transforms of its own: there, torch wants
+    the dtype of a tensor and of its gradient to be the same.
+    """
     repro = prepared.repro
     if repro.place is Place.AFTER_AOT:
-        with without_other_ranks(repro, exact=prepared.exact):
-            reference = run_graph_in_fp64(repro.graph, repro.inputs, draws=draws)
-        after = tuple(reference.mutated.get(index, value) for index, value in enumerate(repro.inputs))
-        outputs = without_tokens(repro.graph, reference.value)
-        return Run(outputs=outputs, inputs=after), reference.notes
+        return _truth_by_op(prepared, draws)
+    size = wide_bytes(value for value in repro.inputs if isinstance(value, torch.Tensor))
+    large = prepared.only_fwd and size > WIDE_AT_ONCE and not named_state(repro.graph)
+    if large and not any(word in repro.graph.code for word in ("autograd", "functorch", "requires_grad")):
+        try:
+            run, notes = _truth_by_op(prepared, draws)
+        except ReferenceUnavailable:
+            pass  # all inputs are widened below
+        else:
+            return run, (f"float64 op by op: all inputs at once would take {size >> 20} MiB", *notes)
 
     def observe(graph: Callable[..., Any], inputs: tuple[Any, ...], _: dict[str, Any]) -> Run:
         assert isinstance(graph, torch.nn.Module)
         return prepared.observe(graph, graph, inputs)
 
     return true_run(observe, repro.graph, repro.inputs, {}, draws)
+
+
+def _truth_by_op(prepared: Prepared, draws: Draws) -> tuple[Run, tuple[str, ...]]:
+    repro = prepared.repro
+    around = nullcontext if repro.place is Place.AFTER_AOT else prepared.modes
+    with without_other_ranks(repro, exact=prepared.exact):
+        reference = run_graph_in_fp64(repro.graph, repro.inputs, draws=draws, around=around)
+    after = tuple(reference.mutated.get(index, value) for index, value in enumerate(repro.inputs))
+    return Run(outputs=without_tokens(repro.graph, reference.value), inputs=after), reference.notes
 
 
 def synchronise() -> None:

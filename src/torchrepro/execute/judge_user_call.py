@@ -17,8 +17,9 @@ from torchrepro.execute.judge_repro import compilation, synchronise
 from torchrepro.graph_text.printer import GraphText
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.judge.execute import Run, named_state, observe_call
-from torchrepro.judge.models import Phase, Subject, true_run
+from torchrepro.judge.models import Phase, Subject
 from torchrepro.judge.op_forms import Draws
+from torchrepro.judge.reference import true_run
 from torchrepro.nouns.repro import Repro
 from torchrepro.state.ambient import applied_modes
 from torchrepro.state.snapshot import python_state

@@ -28,8 +28,9 @@ from torchrepro.execute.judge_repro import compilation
 from torchrepro.judge.clone import clone_inputs, clone_module
 from torchrepro.judge.compare import same, tensors_in
 from torchrepro.judge.execute import Run, is_out_of_memory, named_state, observe_call
-from torchrepro.judge.models import Phase, Phases, Subject, judge, true_run
+from torchrepro.judge.models import Phase, Phases, Subject, judge
 from torchrepro.judge.op_forms import Draws
+from torchrepro.judge.reference import true_run
 from torchrepro.judge.rule import Rule
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Compiler, ModelRequest, Repro

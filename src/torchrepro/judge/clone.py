@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -66,6 +66,7 @@ class Precision:
 
 
 FLOAT64 = Precision()
+FLOAT64_ON_CPU = Precision(torch.float64, torch.device("cpu"))
 FLOAT32_ON_CPU = Precision(torch.float32, torch.device("cpu"))
 
 
@@ -97,13 +98,15 @@ def clone_inputs(
     dtype: torch.dtype | None = None,
     device: torch.device | None = None,
     shared: list[str] | None = None,
+    keep: Collection[int] = (),
 ) -> T:
     """Return a deep copy of nested arguments in which tensors alias one another exactly as in the original.
 
     It never fails: what can be neither rebuilt nor deep-copied (a lock, an open file, a process group) is the
-    same object in the copy, and a line about it is appended to `shared`.
+    same object in the copy, and a line about it is appended to `shared`. Storages with the numbers in `keep`
+    are not copied: the tensors are new, their memory is the original's.
     """
-    cloner = _Cloner(TensorCloner(dtype, device), [] if shared is None else shared)
+    cloner = _Cloner(TensorCloner(dtype, device, keep), [] if shared is None else shared)
     made: T = cloner.clone(values, "input")
     return made
 
@@ -253,11 +256,17 @@ class TensorCloner:
     """One cloning: the same tensor gives the same clone, and windows on one storage stay so.
 
     A storage seen under two dtypes stays one storage unless one of them is widened. Without a dtype nothing
-    is widened.
+    is widened. The memory of storages in `keep` stays in use.
     """
 
-    def __init__(self, dtype: torch.dtype | None = None, device: torch.device | None = None) -> None:
+    def __init__(
+        self,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+        keep: Collection[int] = (),
+    ) -> None:
         self._precision = Precision(dtype or torch.uint8, device)  # nothing is narrower than a byte
+        self._keep = keep
         self._clones: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._rows: dict[tuple[int, torch.dtype], tuple[torch.Tensor, torch.Tensor]] = {}
 
@@ -271,7 +280,7 @@ class TensorCloner:
 
     def has_storage_of(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor on the same memory was widened before."""
-        return bool(self._rows) and is_plain(tensor) and _storage_key(tensor) in self._rows
+        return bool(self._rows) and is_plain(tensor) and self._key(tensor) in self._rows
 
     def value_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor on the cloned storage, without history; for `no_grad`."""
@@ -324,18 +333,25 @@ class TensorCloner:
                 made = self.clone(base).as_strided(*place)
             set_lazy_bits(made, conj=tensor.is_conj(), neg=tensor.is_neg())
             return made
-        dtype = self._precision.widened(tensor.dtype)
-        storage = tensor.untyped_storage()
-        key = _storage_key(tensor) if dtype is not tensor.dtype else (storage_number(storage), torch.uint8)
+        dtype, key = self._precision.widened(tensor.dtype), self._key(tensor)
         if key not in self._rows:
-            source = window(storage, key[1])
+            source = window(tensor.untyped_storage(), key[1])
             row = self._precision.widen(source)
-            self._rows[key] = (source, row if row is not source else torch.empty_like(source).copy_(source))
+            if row is source and key[0] not in self._keep:
+                row = torch.empty_like(source).copy_(source)
+            self._rows[key] = (source, row)
         row = self._rows[key][1]
         made = torch.empty(0, dtype=dtype, device=row.device)
         made.set_(row.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
         set_lazy_bits(made, conj=tensor.is_conj(), neg=tensor.is_neg())
         return made
+
+    def _key(self, tensor: torch.Tensor) -> tuple[int, torch.dtype]:
+        """Return a key for a storage, and for its real dtype where windows of that dtype are widened."""
+        number = storage_number(tensor.untyped_storage())
+        if not self._precision.is_narrower(tensor.dtype):
+            return number, torch.uint8
+        return number, tensor.dtype.to_real() if tensor.dtype.is_complex else tensor.dtype
 
     def _same_class(self, value: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
         """Return the value in the tensor's class; clone attributes that are tensors and share the others."""
@@ -390,9 +406,3 @@ def window(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.Tensor:
     """Return a whole storage as one row of this dtype."""
     row = torch.empty(0, dtype=dtype, device=storage.device)
     return row.set_(storage, 0, (storage.nbytes() // dtype.itemsize,), (1,))
-
-
-def _storage_key(tensor: torch.Tensor) -> tuple[int, torch.dtype]:
-    """Return a key for a storage and its real dtype, which real and complex windows on it share."""
-    real = tensor.dtype.to_real() if tensor.dtype.is_complex else tensor.dtype
-    return storage_number(tensor.untyped_storage()), real

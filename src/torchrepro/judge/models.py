@@ -13,24 +13,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
 
-from torchrepro.judge.clone import FLOAT64, Precision, clone_inputs, clone_module, precision_for
-from torchrepro.judge.compare import same, tensors_in
+from torchrepro.judge.compare import same
 from torchrepro.judge.execute import (
     Run,
     describe,
     is_out_of_memory,
-    named_state,
     observe_call,
     run_fwd_maybe_bwd,
     verdict_of,
 )
 from torchrepro.judge.explain_rounding import explain_differences
-from torchrepro.judge.op_forms import Draws, RecordRandom, ReplayRandom
+from torchrepro.judge.op_forms import Draws, RecordRandom
+from torchrepro.judge.reference import true_run, without_compilers
 from torchrepro.judge.rule import Rule
-from torchrepro.judge.upcast import Upcast
-from torchrepro.nouns.errors import ReferenceError64, ReferenceUnavailable, TorchReproError
+from torchrepro.nouns.errors import ReferenceError64, TorchReproError
 from torchrepro.nouns.verdict import Blame, Comparison, Difference, Kind, LeafComparison, Verdict
 from torchrepro.torch_api.generators import (
     RngState,
@@ -256,100 +253,6 @@ def _truth(
     if require_fp64:
         raise ReferenceError64(reason, next_step="leave out require_fp64 to judge against eager alone")
     return None, (reason,)
-
-
-@dataclass(frozen=True, eq=False)
-class Reference:
-    """What the reference run returned, and how far it was from an ideal one."""
-
-    value: Any
-    notes: tuple[str, ...] = ()
-    mutated: Mapping[int, torch.Tensor] = field(default_factory=dict)
-    """For a graph: inputs that it wrote to, by position, with their final values."""
-
-
-def true_run(
-    observe: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Run],
-    model: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    draws: Draws,
-) -> tuple[Run, tuple[str, ...]]:
-    """Run `observe` on float64 copies of a model and its inputs; return the run and notes on its limits.
-
-    Parameters and inputs are leaves of their own, so that gradients accumulate in float64. A device without
-    float64 sends the run to the CPU.
-    """
-    given = [tensor for _, tensor in tensors_in((args, dict(kwargs)))]
-    if isinstance(model, torch.nn.Module):
-        given += named_state(model).values()
-    precision, notes = precision_for({tensor.device.type for tensor in given})
-    if isinstance(model, torch.nn.Module):
-        model = clone_module(model, dtype=precision.real, device=precision.device)
-    args, kwargs = clone_inputs((args, dict(kwargs)), dtype=precision.real, device=precision.device)
-    reference = run_in_fp64(lambda: observe(model, args, dict(kwargs)), draws=draws, precision=precision)
-    return reference.value, notes + reference.notes
-
-
-def run_in_fp64(
-    fn: Callable[[], Any], *, draws: Draws | None = None, precision: Precision = FLOAT64
-) -> Reference:
-    """Call `fn` so that everything in it happens in float64, backward passes included.
-
-    `draws` are those that `RecordRandom` kept of the eager run. Raises `ReferenceUnavailable` where there is
-    no such run. The random generators, the default dtype and all modes are afterwards as they were.
-    """
-    with _reference_run(draws, precision) as run:
-        value = fn()
-    return Reference(run.current_values(value), run.notes)
-
-
-def run_graph_in_fp64(
-    gm: GraphModule, inputs: Sequence[Any], *, draws: Draws | None = None, precision: Precision | None = None
-) -> Reference:
-    """Run a graph without autograd. An input is widened for each op that reads it, and dropped after it.
-
-    Neither the module nor the inputs are written to; what the graph writes to its inputs is in `mutated`.
-    """
-    notes: tuple[str, ...] = ()
-    given = [item.detach() if isinstance(item, torch.Tensor) else item for item in inputs]
-    tensors = {i: item for i, item in enumerate(given) if isinstance(item, torch.Tensor)}
-    if precision is None:
-        precision, notes = precision_for(
-            {tensor.device.type for tensor in (*tensors.values(), *gm.state_dict().values())}
-        )
-    with _reference_run(draws, precision, autograd=False) as run, torch.no_grad():
-        value = gm(*given)
-    wide = {i: run.known(tensor) for i, tensor in tensors.items()}
-    mutated = {i: tensor for i, tensor in wide.items() if tensor is not None}
-    return Reference(run.current_values(value), notes + run.notes, mutated)
-
-
-@contextmanager
-def _reference_run(draws: Draws | None, precision: Precision, *, autograd: bool = True) -> Iterator[Upcast]:
-    """Set up a reference run for the body: modes, replay, generators put back, one kind of error."""
-    replay = None if draws is None else ReplayRandom(draws)
-    run = Upcast(precision, replay, autograd=autograd)
-    try:
-        with same_randomness(capture_rng_state()), without_compilers(), run:
-            yield run
-        if run.unavailable is not None:
-            raise run.unavailable
-        if replay is not None:
-            replay.check_all_used()
-    except ReferenceUnavailable:
-        raise
-    except Exception as exc:
-        if run.unavailable is not None:
-            raise run.unavailable from exc
-        first = next((line.strip() for line in str(exc).splitlines() if line.strip()), "")
-        raise ReferenceUnavailable(f"the float64 run raises {type(exc).__name__}: {first}") from exc
-
-
-def without_compilers() -> AbstractContextManager[Any]:
-    """Run what the model compiles by itself in eager, for the body: a reference never uses a compiler."""
-    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-    return stance
 
 
 def compare_runs(ref: Run, res: Run, truth: Run | None, *, rule: Rule) -> Comparison:

@@ -20,8 +20,8 @@ import torch
 from torchrepro.judge.clone import has_its_own_dispatch
 from torchrepro.judge.compare import tensors_in
 from torchrepro.judge.kinks import SideRecorder, is_discontinuous
-from torchrepro.judge.op_forms import run_plainly, written_or_returned
-from torchrepro.judge.upcast import OpPlan, exact_results, map_tensors, plan_of
+from torchrepro.judge.op_forms import map_tensors, run_plainly, written_or_returned
+from torchrepro.judge.upcast import OpPlan, exact_results, plan_of
 from torchrepro.torch_api.modes import DisableTorchFunction, TorchDispatchMode, disable_current_modes
 from torchrepro.torch_api.ops import HigherOrderOperator, decomposition_of, op_name
 

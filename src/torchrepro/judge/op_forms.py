@@ -392,3 +392,18 @@ def written_or_returned(func: Any, args: Any, kwargs: Any, result: Any) -> list[
                 if not any(written is known for known in results):
                     results.append(written)
     return [item for item in results if isinstance(item, torch.Tensor)]
+
+
+def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """Return an op's arguments with every tensor changed; lists, tuples and dicts are the only containers.
+
+    Much cheaper than a pytree map, and it runs several times for each op.
+    """
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return kind([map_tensors(item, change) for item in value])
+    if kind is dict:
+        return {key: map_tensors(item, change) for key, item in value.items()}
+    return value

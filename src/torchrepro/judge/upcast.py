@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from torchrepro.judge.clone import FLOAT64, Precision, TensorCloner, has_its_own_dispatch
+from torchrepro.judge.clone import FLOAT64, Precision, TensorCloner, has_its_own_dispatch, is_plain
 from torchrepro.judge.op_forms import (
     ReplayRandom,
     draws_now,
@@ -33,6 +33,7 @@ from torchrepro.judge.op_forms import (
     has_plain_form,
     is_composite,
     is_random_op,
+    map_tensors,
     run_plainly,
     written_or_returned,
 )
@@ -40,6 +41,7 @@ from torchrepro.nouns.errors import ReferenceUnavailable
 from torchrepro.torch_api.modes import (
     DisableTorchFunction,
     TorchDispatchMode,
+    default_dtype,
     disable_current_modes,
     inside_transform,
 )
@@ -51,6 +53,7 @@ from torchrepro.torch_api.ops import (
     device_bodies,
     schema_of,
 )
+from torchrepro.torch_api.tensors import storage_number
 
 aten = torch.ops.aten
 
@@ -117,32 +120,6 @@ def _python_body_of(func: Any) -> Callable[..., Any] | None:
     return body_of(definition)
 
 
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Set the default dtype for the body; it is process-wide, so the body is a single op."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """Return an op's arguments with every tensor changed; lists, tuples and dicts are the only containers.
-
-    Much cheaper than a pytree map, and it runs several times for each op.
-    """
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    kind = type(value)
-    if kind is tuple or kind is list:
-        return kind([map_tensors(item, change) for item in value])
-    if kind is dict:
-        return {key: map_tensors(item, change) for key, item in value.items()}
-    return value
-
-
 _NARROW_ATTEMPTS = (torch.float32, torch.bfloat16, torch.float16)
 _ABOUT_DTYPES = ("not implemented for", "dtype", "double", "scalar type", "not supported", "unsupported")
 
@@ -153,11 +130,17 @@ class Upcast:
     A narrow tensor that the run reads but does not own is replaced by a wide stand-in, which lives as long as
     the run. Stand-ins are made per storage, so that a write through one view is seen through every other, and
     the tensor itself is never written to. Without `autograd`, only tensors that are written to have one;
-    others are widened for each op that reads them.
+    others are widened for each op that reads them. A tensor that is wide already has one if its memory is
+    that of a tensor in `outside`.
     """
 
     def __init__(
-        self, precision: Precision = FLOAT64, replay: ReplayRandom | None = None, *, autograd: bool = True
+        self,
+        precision: Precision = FLOAT64,
+        replay: ReplayRandom | None = None,
+        *,
+        autograd: bool = True,
+        outside: Iterable[torch.Tensor] = (),
     ) -> None:
         self.precision = precision
         self.autograd = autograd
@@ -166,6 +149,7 @@ class Upcast:
         """Set when the run met something impossible, even if the user's code swallowed the exception."""
         self.rounded: Counter[str] = Counter()
         self.fresh_draws = 0
+        self._outside = {storage_number(tensor.untyped_storage()) for tensor in outside if is_plain(tensor)}
         self._cloner = TensorCloner(precision.real, precision.device)
         self._stand_ins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._entered: list[ExitStack] = []
@@ -190,6 +174,13 @@ class Upcast:
 
     def is_narrow(self, tensor: torch.Tensor) -> bool:
         return self.precision.is_narrower(tensor.dtype)
+
+    def is_outside(self, tensor: torch.Tensor) -> bool:
+        """Return whether the tensor may not be written to, or have been replaced by a stand-in."""
+        if self.is_narrow(tensor):
+            return True
+        plain = bool(self._outside) and is_plain(tensor)
+        return plain and storage_number(tensor.untyped_storage()) in self._outside
 
     def stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the stand-in of this tensor, the same object each time, to keep its autograd history."""
@@ -257,7 +248,15 @@ class _SwapNarrowTensors(TorchFunctionMode):
         if higher_order and has_plain_form(func):
             with self:
                 return run_plainly(func, args, kwargs)
-        return func(*args, **kwargs)
+        try:
+            return func(*args, **kwargs)
+        except RuntimeError:
+            # Some functions (attention, `prelu`, `tensordot`) compare their operands' dtypes before any op.
+            writes = kwargs.get("out") is not None or getattr(func, "__name__", "_").endswith("_")
+            if self._run.autograd or self._run.unavailable is not None or writes:
+                raise
+        widen = self._run.current
+        return func(*map_tensors(args, widen), **map_tensors(kwargs, widen))
 
     def _swap(self, tensor: torch.Tensor) -> torch.Tensor:
         return self._run.stand_in(tensor) if self._run.is_narrow(tensor) else tensor
@@ -315,12 +314,12 @@ class _WidenOps(TorchDispatchMode):
         def write(tensor: torch.Tensor) -> torch.Tensor:
             nonlocal floating
             floating = floating or tensor.is_floating_point() or tensor.is_complex()
-            return run.stand_in(tensor) if run.is_narrow(tensor) else tensor
+            return run.stand_in(tensor) if run.is_outside(tensor) else tensor
 
         def read(tensor: torch.Tensor) -> torch.Tensor:
             nonlocal floating
             floating = floating or tensor.is_floating_point() or tensor.is_complex()
-            return tensor if precision.device is None and not run.is_narrow(tensor) else run.current(tensor)
+            return tensor if precision.device is None and not run.is_outside(tensor) else run.current(tensor)
 
         wide_args = [wide(value, i in plan.writes) for i, value in enumerate(args)]
         wide_kwargs = {name: wide(value, name in plan.writes) for name, value in kwargs.items()}

@@ -16,8 +16,9 @@ import torch
 from torchrepro.cut.windows import alone, windows_of
 from torchrepro.execute.judge_repro import Prepared, truth_of
 from torchrepro.judge.compare import tensors_in
-from torchrepro.judge.models import Phase, without_compilers
+from torchrepro.judge.models import Phase
 from torchrepro.judge.op_forms import Draws, RecordRandom
+from torchrepro.judge.reference import without_compilers
 from torchrepro.locate.watched_graph import OF_VALUES, Watching, op_of
 from torchrepro.locate.wrong_values import steepest
 from torchrepro.nouns.repro import Repro

@@ -27,7 +27,8 @@ from torchrepro.frontend.runtime.settings import Settings
 from torchrepro.frontend.runtime.wrapping import TracedModule, WrappedFunction
 from torchrepro.frontend.trace.fakes import tensors_in
 from torchrepro.judge.execute import Run, named_state
-from torchrepro.judge.models import compare_runs, eager_randomness, verdict_of_comparison, without_compilers
+from torchrepro.judge.models import compare_runs, eager_randomness, verdict_of_comparison
+from torchrepro.judge.reference import without_compilers
 from torchrepro.judge.rule import Rule
 from torchrepro.nouns.errors import AccuracyError, TorchReproError
 from torchrepro.second_opinion.explanation import Agreement

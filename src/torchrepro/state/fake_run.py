@@ -17,12 +17,11 @@ from torch.fx import Node
 
 from torchrepro.graph_text import resolver
 from torchrepro.judge.compare import tensors_in
-from torchrepro.judge.upcast import default_dtype
 from torchrepro.nouns.repro import Ambient, Place, Repro
 from torchrepro.state.ambient import applied_modes
 from torchrepro.torch_api.fake import FakeInterpreter, FakeTensorMode, ShapeEnv
 from torchrepro.torch_api.generators import capture_rng_state, same_randomness
-from torchrepro.torch_api.modes import TorchDispatchMode, modes_kept
+from torchrepro.torch_api.modes import TorchDispatchMode, default_dtype, modes_kept
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torchrepro.torch_api.pytree import tree_flatten, tree_leaves, tree_map_only
 from torchrepro.torch_api.tensors import storage_identity, version_of
@@ -202,6 +201,17 @@ def run_on_fakes(
         )
         run.random = any(torch.Tag.nondeterministic_seeded in op.tags for op in log.ops)
     return run
+
+
+def inputs_written(repro: Repro) -> frozenset[int] | None:
+    """Return the positions of the inputs that a graph writes to; None if only running it would show them.
+
+    That is so for operators that do not come with torch, whose schemas are the user's word.
+    """
+    log = OperatorLog()
+    run = run_on_fakes(repro, log=log)
+    known = run.complete and all(op.namespace in ("aten", "prims") for op in log.ops)
+    return run.mutated if known else None
 
 
 class _Unknown(Exception):

@@ -168,3 +168,14 @@ def settings_restored() -> Iterator[None]:
         for (set_, before), (get, _) in zip(settings, _SETTINGS, strict=True):
             if get() != before:
                 set_(before)
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Set the default dtype for the body; it is process-wide, so the body is a single op."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
