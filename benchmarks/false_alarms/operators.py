@@ -17,7 +17,9 @@ from typing import Any
 
 import torch
 
-from torchrepro.judge.models import judge, subject_of
+from torchrepro.judge.execute import observe_call, run_fwd_maybe_bwd
+from torchrepro.judge.models import Subject, judge
+from torchrepro.judge.reference import true_run
 from torchrepro.nouns.verdict import Blame, Kind, Verdict
 
 
@@ -33,7 +35,13 @@ def judge_operator(operator: Any, dtype: torch.dtype) -> Verdict | None:
         return operator(value, *args, **kwargs)
 
     torch._dynamo.reset()
-    return judge(subject_of(call, torch.compile(call), (sample.input, *sample.args), sample.kwargs))
+    compiled, args, named = torch.compile(call), (sample.input, *sample.args), dict(sample.kwargs)
+    subject = Subject(
+        eager=lambda around: run_fwd_maybe_bwd(call, args, kwargs=named, around=around),
+        compiled=lambda around: run_fwd_maybe_bwd(compiled, args, kwargs=named, around=around),
+        truth=lambda draws: true_run(observe_call, call, args, named, draws),
+    )
+    return judge(subject)
 
 
 def main() -> None:
