@@ -181,7 +181,8 @@ def _inductor_inner(compiler: Compiler) -> CompilerFn:
     def compile_fn(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         options = list_mode_options(compiler.mode, compiler.dynamic) if compiler.mode else {}
         with config.patch({**options, **compiler.options}):
-            return _Boxed(compile_fx_inner(graph, inputs))
+            compiled: Callable[..., Any] = compile_fx_inner(graph, inputs)
+            return compiled
 
     return compile_fn
 
@@ -252,18 +253,6 @@ def _as_in_graph(value: Any, output: Any) -> Any:
         return output
     number = isinstance(output.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool)
     return value.item() if number and isinstance(value, torch.Tensor) else value
-
-
-class _Boxed:
-    """Calls with one list of arguments, which the callee may empty: Inductor's convention."""
-
-    _boxed_call = True
-
-    def __init__(self, compiled: Any) -> None:
-        self._compiled = compiled
-
-    def __call__(self, args: list[Any]) -> Any:
-        return self._compiled(args)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -85,7 +85,7 @@ def _of_tensors(subject: str, fake: torch.Tensor, real: torch.Tensor) -> Iterato
     size = tuple(real.shape)
     same_shape = fake.dim() == real.dim() and not any(map(_differs, fake.shape, real.shape))
     if not same_shape:
-        yield Difference(Contract.SHAPE, subject, f"shape {_sizes(fake.shape)}", f"shape {size}", size)
+        yield Difference(Contract.SHAPE, subject, f"shape {tuple(fake.shape)}", f"shape {size}", size)
     for contract, word in ((Contract.DTYPE, "dtype"), (Contract.DEVICE, "device")):
         # A fake tensor of `cuda` has an index, a real one too: `cuda` alone stands for the current one.
         one, other = (str(getattr(tensor, word)).removesuffix(":0") for tensor in (fake, real))
@@ -97,7 +97,7 @@ def _of_tensors(subject: str, fake: torch.Tensor, real: torch.Tensor) -> Iterato
         # The stride of a dimension with one element says nothing.
         told = [place for place, length in enumerate(real.shape) if length > 1]
         if any(_differs(fake.stride(place), real.stride(place)) for place in told):
-            declared, seen = f"stride {_sizes(fake.stride())}", f"stride {real.stride()}"
+            declared, seen = f"stride {fake.stride()}", f"stride {real.stride()}"
             yield Difference(Contract.STRIDE, subject, declared, seen, size)
 
 
@@ -128,8 +128,3 @@ def _kind(value: Any) -> str:
 def _differs(fake: int | torch.SymInt, real: int) -> bool:
     """Return whether a size is another one. An unbacked symbol stands for any."""
     return isinstance(fake, int) and fake != real
-
-
-def _sizes(values: Sequence[Any]) -> str:
-    inside = ", ".join(map(str, values))
-    return f"({inside},)" if len(values) == 1 else f"({inside})"
