@@ -182,10 +182,13 @@ def failures_as_lines(*, as_json: bool, show_traceback: bool) -> Iterator[None]:
     """Print an error as one line with the next step; a bug of torchrepro says that it is one."""
     try:
         yield
-    except TorchReproError as exc:
+    except (TorchReproError, OSError) as exc:
+        told = exc if isinstance(exc, TorchReproError) else refused_by_system(exc)
+        if told is None:
+            raise
         if show_traceback:
             print(visible(traceback.format_exc()), file=sys.stderr)
-        _report(exc.fact, exc.next_step, as_json)
+        _report(told.fact, told.next_step, as_json)
         raise typer.Exit(CANNOT_BE_TESTED) from exc
     except HarnessError as exc:
         first, _, rest = str(exc).partition("\n")
@@ -194,14 +197,6 @@ def failures_as_lines(*, as_json: bool, show_traceback: bool) -> Iterator[None]:
         # An exception of the compiler can be a hundred lines of C++ errors, quoted in one.
         shown = first if len(first) <= _SHOWN else first[: _SHOWN - 3] + "..."
         _report(shown, "this is a bug of torchrepro: report it with the output of --traceback", as_json)
-        raise typer.Exit(CANNOT_BE_TESTED) from exc
-    except OSError as exc:
-        refused = refused_by_system(exc)
-        if refused is None:
-            raise
-        if show_traceback:
-            traceback.print_exc()
-        _report(refused.fact, refused.next_step, as_json)
         raise typer.Exit(CANNOT_BE_TESTED) from exc
     except KeyboardInterrupt:
         print("torchrepro: interrupted; no process is left behind", file=sys.stderr)
