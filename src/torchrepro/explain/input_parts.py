@@ -10,13 +10,7 @@ from functools import partial
 import torch
 
 from torchrepro.edit.dimensions import dimension_table, windows
-from torchrepro.edit.held_tensors import (
-    Held,
-    count_elements,
-    held_tensors,
-    made_like,
-    with_tensors,
-)
+from torchrepro.edit.held_tensors import Held, count_elements, held_tensors, made_like, with_tensors
 from torchrepro.edit.symbolic_sizes import Axis
 from torchrepro.edit.validity import why_invalid
 from torchrepro.explain.rules import (

@@ -25,13 +25,7 @@ from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.source import Attribute, Item
 from torchrepro.frontend.trace import foreign, rules, torch_rules
 from torchrepro.frontend.trace.arrays import emulation_of
-from torchrepro.frontend.trace.classes import (
-    IN_C,
-    MISSING,
-    is_python_class,
-    is_single,
-    is_trusted_class,
-)
+from torchrepro.frontend.trace.classes import IN_C, MISSING, is_python_class, is_single, is_trusted_class
 from torchrepro.frontend.trace.fakes import outside_of_trace, tensors_in
 from torchrepro.frontend.trace.foreign import (
     SteppedCallable,
