@@ -9,7 +9,7 @@ import torch
 
 from torchrepro.nouns.contracts import Contract
 from torchrepro.torch_api.fake import FakeTensorMode, ShapeEnv, fake_errors
-from torchrepro.torch_api.pytree import tree_map_only
+from torchrepro.torch_api.pytree import leaves_by_path, tree_map_only
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -69,7 +69,7 @@ def run_fake(op: Any, mode: FakeTensorMode, arguments: Arguments) -> Any:
 
 def differences(fake: Any, real: Any) -> Iterator[Difference]:
     """Yield what differs between a fake and a real result, the most telling first for each tensor."""
-    ours, theirs = list(_leaves(fake)), list(_leaves(real))
+    ours, theirs = leaves_by_path(fake, "result"), leaves_by_path(real, "result")
     if [subject for subject, _ in ours] != [subject for subject, _ in theirs]:
         declared, seen = (f"{len(leaves)} result{'s' * (len(leaves) != 1)}" for leaves in (ours, theirs))
         yield Difference(Contract.OUTPUTS, "results", declared, seen)
@@ -99,17 +99,6 @@ def _of_tensors(subject: str, fake: torch.Tensor, real: torch.Tensor) -> Iterato
         if any(_differs(fake.stride(place), real.stride(place)) for place in told):
             declared, seen = f"stride {fake.stride()}", f"stride {real.stride()}"
             yield Difference(Contract.STRIDE, subject, declared, seen, size)
-
-
-def _leaves(value: Any, subject: str = "result") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, tuple | list):
-        for place, item in enumerate(value):
-            yield from _leaves(item, f"{subject}[{place}]")
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            yield from _leaves(item, f"{subject}[{name!r}]")
-    else:
-        yield subject, value
 
 
 def _kind(value: Any) -> str:
