@@ -128,10 +128,7 @@ def require_known(compiler: Compiler) -> None:
 
 
 def backend_function(compiler: Compiler) -> CompilerFn:
-    """Return the function to which `torch.compile` would pass a captured graph.
-
-    Checked on torch 2.11 to 2.15 (`_TorchCompileInductorWrapper`, `lookup_backend`).
-    """
+    """Return the function to which `torch.compile` would pass a captured graph."""
     require_known(compiler)
     if compiler.function is not None or ":" in compiler.name:
         return _with_options(compiler, compiler.function or imported(compiler.name))
@@ -216,10 +213,7 @@ def _without_constants(
 
 
 def _aot_inductor(compiler: Compiler) -> CompilerFn:
-    """Compile a library ahead of time, pack it, and load it again.
-
-    Checked on torch 2.11 to 2.15 (`aot_compile`, `package_aoti`, `aoti_load_package`).
-    """
+    """Compile a library ahead of time, pack it, and load it again."""
     from torchrepro.torch_api.inductor import aot_compile, aoti_load_package, package_aoti
 
     def compile_fn(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:

@@ -251,7 +251,6 @@ def compilation(phase: Phase, around: AbstractContextManager[Any]) -> Iterator[N
     """Run the compiled side inside `around`, and wait for the device at the end.
 
     Reports "compile" whenever a compilation begins, lazily or in backward, and "run" when it ends.
-    Checked on torch 2.11 to 2.15 (`callback_handler`).
     """
 
     def start(args: Any) -> None:

@@ -85,10 +85,7 @@ _SPOKEN = {
 
 
 def reason_of(error: Exception, operation: str) -> BreakReason | None:
-    """Return why an operation cannot run on fakes; None where the error is its own (a wrong shape).
-
-    Checked on torch 2.11 to 2.15 (the exceptions of `fake_tensor`).
-    """
+    """Return why an operation cannot run on fakes; None where the error is its own (a wrong shape)."""
     operation = _SPOKEN.get(operation, operation)
     unallocated = is_a(error, RuntimeError) and "data is not allocated yet" in str(error)
     if unallocated or is_a(error, fake_errors.DataDependentOutputException):
@@ -128,10 +125,7 @@ def backward_reason_of(error: BaseException | None) -> BreakReason | None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Drop logged errors of operations on fakes, and run no hooks of saved tensors: they get the real ones.
-
-    Checked on torch 2.11 to 2.15 (the name of the logger).
-    """
+    """Drop logged errors of operations on fakes, and run no hooks of saved tensors: they get real ones."""
     logger = logging.getLogger(FAKE_TENSOR_LOG)
     before, logger.disabled = logger.disabled, True
     try:
