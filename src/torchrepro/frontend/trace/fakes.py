@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torchrepro.frontend.codegen.objects import elements
-from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason
+from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason, Unsupported
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode, fake_errors
 from torchrepro.torch_api.modes import DisableTorchFunction, TorchDispatchMode, no_saved_tensors_hooks
@@ -165,7 +165,7 @@ class Watcher(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not self.watching:
-            raise Break(BreakKind.UNSUPPORTED, f"{func} is called past the functions of torch")
+            raise Unsupported(f"{func} is called past the functions of torch")
         for tensor in _written_by(func, args, kwargs):
             if any(_refuses_to_write(tensor, other) for other in tensors_in((args, kwargs))):
                 raise Break(
