@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -59,9 +59,8 @@ def storage_key(fake: torch.Tensor) -> int:
         return storage_number(fake.untyped_storage())
 
 
-def unseen() -> AbstractContextManager[Any]:
-    """Do not record what is done to tensors in the block. Checked on torch 2.11 to 2.15."""
-    return DisableTorchFunction()
+unseen = DisableTorchFunction
+"""Its block is not recorded, whatever is done to tensors there."""
 
 
 @contextmanager
