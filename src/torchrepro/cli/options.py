@@ -143,7 +143,10 @@ def model_request(
 
 
 def takes_model_options(*, before: str) -> Callable[[Verb], Verb]:
-    """Return a decorator: the `**model` of a verb are the options of `model_request`, listed before one."""
+    """Return a decorator that gives a verb the options of `model_request`, which it takes as `**model`.
+
+    `before`: the option of the verb that follows them in its help.
+    """
     asked = inspect.signature(model_request, eval_str=True).parameters.values()
     shared = [one for one in asked if get_origin(one.annotation) is Annotated]
     options = [one.replace(kind=one.POSITIONAL_OR_KEYWORD) for one in shared]
