@@ -476,7 +476,7 @@ SAMPLES = {
 
 
 def write_samples(directory: Path) -> dict[str, Path]:
-    from torchrepro.report.page import page_of
+    from torchrepro.report.page.html import page_of
 
     directory.mkdir(parents=True, exist_ok=True)
     written = {name: directory / f"{name}.html" for name in SAMPLES}

@@ -18,8 +18,7 @@ from markdown_it import MarkdownIt
 from torchrepro.nouns.sentences import plain
 from torchrepro.report.contents import Contents
 from torchrepro.report.formats import as_json
-from torchrepro.report.markdown import github_issue, markdown
-from torchrepro.report.markup import code, fenced, prose
+from torchrepro.report.markdown import code, fenced, github_issue, markdown, prose
 from torchrepro.report.text import WIDTH, as_text
 
 NASTY = [

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from page_samples import transformer
 
 from torchrepro.report.contents import Node
-from torchrepro.report.picture_groups import LONGEST, ROOM, SMALL, Grouping, grouped
+from torchrepro.report.graph_picture import LONGEST, ROOM, SMALL, Grouping, grouped
 
 MODULES = st.lists(st.sampled_from(["", "a", "b.c", "b.c.0", "b.c.1", "b.c.1.d", "e.e.e", "..", "f.g.h.i"]))
 

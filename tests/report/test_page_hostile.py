@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from page_samples import HOSTILE, hostile
 
-from torchrepro.report.page import page_of
+from torchrepro.report.page.html import page_of
 
 Attributes = tuple[tuple[str, str | None], ...]
 

@@ -21,7 +21,7 @@ from page_samples import SAMPLES, SCRIPT, bare, compile_error, mismatch
 from torchrepro.nouns.results import Confidence, Growth, Way
 from torchrepro.nouns.sentences import CONFIDENCES, KINDS, STAGES, WAYS
 from torchrepro.nouns.verdict import Kind, Stage
-from torchrepro.report.page import page_of
+from torchrepro.report.page.html import page_of
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -4,43 +4,25 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from torchrepro.cli.options import (
-    Amp,
-    Backend,
-    Backward,
-    CompileOption,
-    Device,
-    Dynamic,
-    FrontendOption,
     Json,
-    Mode,
     ModelTarget,
-    Strict,
     TimeLimit,
-    Tolerance,
     Traceback,
     failures_as_lines,
     model_request,
+    takes_model_options,
 )
 from torchrepro.nouns.errors import visible
 
 
+@takes_model_options(before="stride")
 def compare(
     target: ModelTarget,
-    backend: Backend = None,
-    mode: Mode = None,
-    option: CompileOption = None,
-    dynamic: Dynamic = None,
-    backward: Backward = None,
-    amp: Amp = None,
-    device: Device = None,
-    frontend: FrontendOption = None,
-    strict: Strict = False,
-    tol: Tolerance = None,
     stride: Annotated[bool, typer.Option("--stride", help="Compare the strides of outputs too.")] = False,
     check_ops: Annotated[
         bool,
@@ -55,6 +37,7 @@ def compare(
     time_limit: TimeLimit = 300.0,
     json_: Json = False,
     traceback: Traceback = False,
+    **model: Any,
 ) -> None:
     """Compare a model with its compiled self: outputs, gradients, mutated inputs, buffers, raised errors.
 
@@ -70,20 +53,7 @@ def compare(
     from torchrepro.report.text import print_section
 
     with failures_as_lines(as_json=json_, show_traceback=traceback):
-        request = model_request(
-            target,
-            backend=backend,
-            mode=mode,
-            option=option,
-            dynamic=dynamic,
-            backward=backward,
-            amp=amp,
-            device=device,
-            frontend=frontend,
-            strict=strict,
-            tol=tol,
-            stride=stride,
-        )
+        request = model_request(target, **model, stride=stride)
         with progress(quiet=json_) as shown:
             compared = pipeline.compare_model(
                 request,

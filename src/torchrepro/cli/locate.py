@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from torchrepro.cli.options import (
-    Amp,
-    Backend,
-    Backward,
-    CompileOption,
-    Device,
-    Dynamic,
-    FrontendOption,
     Json,
-    Mode,
     Quiet,
-    Strict,
-    Tolerance,
     Traceback,
     Trust,
     failures_as_lines,
     model_request,
+    takes_model_options,
 )
 from torchrepro.nouns.errors import visible
 
@@ -32,6 +23,7 @@ if TYPE_CHECKING:
     from torchrepro.nouns.results import Located
 
 
+@takes_model_options(before="trust")
 def locate(
     target: Annotated[
         str,
@@ -59,20 +51,11 @@ def locate(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Search again instead of returning a former answer.")
     ] = False,
-    backend: Backend = None,
-    mode: Mode = None,
-    option: CompileOption = None,
-    dynamic: Dynamic = None,
-    backward: Backward = None,
-    amp: Amp = None,
-    device: Device = None,
-    frontend: FrontendOption = None,
-    strict: Strict = False,
-    tol: Tolerance = None,
     trust: Trust = None,
     json_: Json = False,
     quiet: Quiet = False,
     traceback: Traceback = False,
+    **model: Any,
 ) -> None:
     """Find the culprit of a failure, and a workaround.
 
@@ -89,19 +72,7 @@ def locate(
         progress(quiet=quiet, phases=True) as shown,
     ):
         settings = LocateSettings(jobs=jobs, time_limit=time_limit, trusted=tuple(trust or ()))
-        request = model_request(
-            target,
-            backend=backend,
-            mode=mode,
-            option=option,
-            dynamic=dynamic,
-            backward=backward,
-            amp=amp,
-            device=device,
-            frontend=frontend,
-            strict=strict,
-            tol=tol,
-        )
+        request = model_request(target, **model)
         located = pipeline.locate(
             request, settings, out=out, fresh=fresh, on_phase=shown.phase, on_message=shown.show
         )

@@ -5,27 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from torchrepro.cli.options import (
-    Amp,
-    Backend,
-    Backward,
-    CompileOption,
-    Device,
-    Dynamic,
-    FrontendOption,
     Json,
-    Mode,
     Quiet,
-    Strict,
-    Tolerance,
     Traceback,
     Trust,
     failures_as_lines,
     model_request,
+    takes_model_options,
 )
 from torchrepro.nouns.errors import visible
 
@@ -33,6 +24,7 @@ if TYPE_CHECKING:
     from torchrepro.nouns.results import Minified
 
 
+@takes_model_options(before="trust")
 def minify(
     target: Annotated[
         str | None,
@@ -78,21 +70,12 @@ def minify(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over instead of continuing a former run.")
     ] = False,
-    backend: Backend = None,
-    mode: Mode = None,
-    option: CompileOption = None,
-    dynamic: Dynamic = None,
-    backward: Backward = None,
-    amp: Amp = None,
-    device: Device = None,
-    frontend: FrontendOption = None,
-    strict: Strict = False,
-    tol: Tolerance = None,
     trust: Trust = None,
     stats: Annotated[bool, typer.Option("--stats", help="Show the cost and the gain of each pass.")] = False,
     json_: Json = False,
     quiet: Quiet = False,
     traceback: Traceback = False,
+    **model: Any,
 ) -> None:
     """Make a failure as small as possible, and write the script that shows it.
 
@@ -119,19 +102,7 @@ def minify(
             explain=explain,
             trusted=tuple(trust or ()),
         )
-        request = model_request(
-            target,
-            backend=backend,
-            mode=mode,
-            option=option,
-            dynamic=dynamic,
-            backward=backward,
-            amp=amp,
-            device=device,
-            frontend=frontend,
-            strict=strict,
-            tol=tol,
-        )
+        request = model_request(target, **model)
         minified = pipeline.minify(
             request, settings, out=out, fresh=fresh, on_phase=shown.phase, on_message=shown.show
         )

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, get_origin
 
 import typer
 
 from torchrepro.nouns.errors import HarnessError, TorchReproError, refused_by_system, visible
 from torchrepro.nouns.repro import Compiler, Frontend, ModelRequest
 
+Verb = TypeVar("Verb", bound=Callable[..., None])
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on standard output.")]
 Traceback = Annotated[bool, typer.Option("--traceback", help="Show the traceback of an error.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
@@ -113,16 +115,16 @@ Device = Annotated[
 def model_request(
     target: str,
     *,
-    backend: str | None = None,
-    mode: str | None = None,
-    option: list[str] | None = None,
-    dynamic: bool | None = None,
-    backward: bool | None = None,
-    amp: str | None = None,
-    device: str | None = None,
-    frontend: Frontend | None = None,
-    strict: bool = False,
-    tol: float | None = None,
+    backend: Backend = None,
+    mode: Mode = None,
+    option: CompileOption = None,
+    dynamic: Dynamic = None,
+    backward: Backward = None,
+    amp: Amp = None,
+    device: Device = None,
+    frontend: FrontendOption = None,
+    strict: Strict = False,
+    tol: Tolerance = None,
     stride: bool = False,
     fullgraph: bool = False,
 ) -> ModelRequest:
@@ -138,6 +140,25 @@ def model_request(
         tolerance=tol,
         check_stride=stride,
     )
+
+
+def takes_model_options(*, before: str) -> Callable[[Verb], Verb]:
+    """Return a decorator that gives a verb the options of `model_request`, which it takes as `**model`.
+
+    `before`: the option of the verb that follows them in its help.
+    """
+    asked = inspect.signature(model_request, eval_str=True).parameters.values()
+    shared = [one for one in asked if get_origin(one.annotation) is Annotated]
+    options = [one.replace(kind=one.POSITIONAL_OR_KEYWORD) for one in shared]
+
+    def decorate(verb: Verb) -> Verb:
+        own = list(inspect.signature(verb, eval_str=True).parameters.values())[:-1]  # without `**model`
+        place = [one.name for one in own].index(before)
+        listed = inspect.Signature([*own[:place], *options, *own[place:]])
+        verb.__signature__ = listed  # type: ignore[attr-defined]
+        return verb
+
+    return decorate
 
 
 def parse_settings(texts: list[str]) -> dict[str, Any]:
@@ -164,10 +185,13 @@ def failures_as_lines(*, as_json: bool, show_traceback: bool) -> Iterator[None]:
     """Print an error as one line with the next step; a bug of torchrepro says that it is one."""
     try:
         yield
-    except TorchReproError as exc:
+    except (TorchReproError, OSError) as exc:
+        told = exc if isinstance(exc, TorchReproError) else refused_by_system(exc)
+        if told is None:
+            raise
         if show_traceback:
             print(visible(traceback.format_exc()), file=sys.stderr)
-        _report(exc.fact, exc.next_step, as_json)
+        _report(told.fact, told.next_step, as_json)
         raise typer.Exit(CANNOT_BE_TESTED) from exc
     except HarnessError as exc:
         first, _, rest = str(exc).partition("\n")
@@ -176,14 +200,6 @@ def failures_as_lines(*, as_json: bool, show_traceback: bool) -> Iterator[None]:
         # An exception of the compiler can be a hundred lines of C++ errors, quoted in one.
         shown = first if len(first) <= _SHOWN else first[: _SHOWN - 3] + "..."
         _report(shown, "this is a bug of torchrepro: report it with the output of --traceback", as_json)
-        raise typer.Exit(CANNOT_BE_TESTED) from exc
-    except OSError as exc:
-        refused = refused_by_system(exc)
-        if refused is None:
-            raise
-        if show_traceback:
-            traceback.print_exc()
-        _report(refused.fact, refused.next_step, as_json)
         raise typer.Exit(CANNOT_BE_TESTED) from exc
     except KeyboardInterrupt:
         print("torchrepro: interrupted; no process is left behind", file=sys.stderr)

@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Node
 from torchrepro.edit.surgery import Inside, expanded, is_called, reach
 from torchrepro.nouns.repro import Repro
 from torchrepro.torch_api.ops import HigherOrderOperator
+from torchrepro.torch_api.pytree import tree_leaves
 
 _DEPTH = 8
 _BODIES = {"cond": slice(0, 2), "while_loop": slice(1, 2), "autograd_function_apply": slice(0, 1)}
@@ -67,7 +68,7 @@ def _insides(module: GraphModule, node: Node) -> list[Inside]:
     if len(graphs) != 1:
         graphs = graphs[_BODIES.get(str(target.name()), slice(0))] if graphs else []
     result = _without_saved if is_called(node, "autograd_function_apply") else None
-    inputs = list(_leaves(operands))
+    inputs = _leaves(operands)
     return [Inside(body, inputs, result) for body in graphs if len(_inputs(body)) == len(inputs)]
 
 
@@ -94,13 +95,10 @@ def _inputs(body: GraphModule) -> list[Node]:
     return [node for node in body.graph.nodes if node.op == "placeholder"]
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    """Yield operands, also those in lists: nodes and numbers, not names and options."""
-    if isinstance(value, tuple | list):
-        for item in value:
-            yield from _leaves(item)
-    elif not isinstance(value, str | dict):
-        yield value
+def _leaves(operands: Sequence[Any]) -> list[Any]:
+    """Return operands, also those in lists: nodes and numbers, not names and options."""
+    leaves = tree_leaves(operands, is_leaf=lambda value: isinstance(value, dict))
+    return [leaf for leaf in leaves if not isinstance(leaf, str | dict)]
 
 
 def drop_fixed_inputs(module: GraphModule, is_fixed: Callable[[Node], bool]) -> None:
@@ -108,7 +106,7 @@ def drop_fixed_inputs(module: GraphModule, is_fixed: Callable[[Node], bool]) -> 
     gone: dict[Node, None] = {}
     for node in module.graph.nodes:
         graphs, operands = _call(module, node)
-        count = len(list(_leaves(operands)))
+        count = len(_leaves(operands))
         if not graphs or is_called(node, *_LOOPS) or any(len(_inputs(graph)) != count for graph in graphs):
             continue
         columns = list(zip(*map(_inputs, graphs), strict=True))

@@ -7,7 +7,7 @@ of them become one op: `amax` for `max(...)[0]`.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from torchrepro.edit.surgery import edited, put_in_place_of
 from torchrepro.nouns.repro import Repro
 from torchrepro.state.fake_run import run_on_fakes
 from torchrepro.torch_api.ops import OpOverload, op_name
+from torchrepro.torch_api.pytree import leaves_by_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class Output:
 
 def outputs_of(repro: Repro) -> list[Output]:
     """Return the outputs in order; a node that is returned twice is listed twice."""
-    return list(_walk(repro.graph.graph.output_node().args[0], "out"))
+    leaves = leaves_by_path(repro.graph.graph.output_node().args[0], "out")
+    return [Output(path, leaf.name) for path, leaf in leaves if isinstance(leaf, Node)]
 
 
 def is_flat(repro: Repro) -> bool:
@@ -51,17 +53,6 @@ def returning(repro: Repro, outputs: Sequence[Output]) -> Repro | None:
         graph.output_node().args = (tuple(nodes[output.node] for output in outputs),)
 
     return edited(repro, edit)
-
-
-def _walk(value: Any, path: str) -> Iterator[Output]:
-    if isinstance(value, Node):
-        yield Output(path, value.name)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _walk(item, f"{path}[{key!r}]")
-    elif isinstance(value, tuple | list):
-        for index, item in enumerate(value):
-            yield from _walk(item, f"{path}[{index}]")
 
 
 # Ops with several results of which only one is used.

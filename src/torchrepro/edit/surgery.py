@@ -168,25 +168,12 @@ def _spliced(module: GraphModule, body: GraphModule, operands: Sequence[Any]) ->
 
     `operands` replace its inputs. Names stay where they are free.
     """
-    copies: dict[Node, Any] = {}
-    given = iter(operands)
+    copies: dict[Node, Any] = dict(zip(body.graph.find_nodes(op="placeholder"), operands, strict=True))
+    result = module.graph.graph_copy(body.graph, copies)
     for node in body.graph.nodes:
-        if node.op == "placeholder":
-            copies[node] = next(given)
-        elif node.op != "output":
-            copies[node] = _copied(module, body, node, copies)
-    return torch.fx.map_arg(body.graph.output_node().args[0], copies.__getitem__)
-
-
-def _copied(module: GraphModule, body: GraphModule, node: Node, copies: Mapping[Node, Any]) -> Node:
-    target = node.target
-    if node.op in ("get_attr", "call_module"):
-        target = _adopt(module, str(target), reach(body, str(target)))
-    args = torch.fx.map_arg(node.args, copies.__getitem__)
-    kwargs = torch.fx.map_arg(node.kwargs, copies.__getitem__)
-    made = module.graph.create_node(node.op, target, args, kwargs, name=node.name, type_expr=node.type)
-    made.meta = dict(node.meta)
-    return made
+        if node.op in ("get_attr", "call_module"):
+            copies[node].target = _adopt(module, str(node.target), reach(body, str(node.target)))
+    return result
 
 
 def _adopt(module: GraphModule, path: str, value: Any) -> str:

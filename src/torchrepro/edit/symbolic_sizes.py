@@ -105,10 +105,7 @@ class _TooLong(Exception):
 
 
 class _Tracer(FakeInterpreter):
-    """An interpreter of the graph with an unknown for every size and number above 1.
-
-    Checked on torch 2.11 to 2.15 (`ShapeEnv`, `StatelessSymbolicContext`, `ConstantSource`).
-    """
+    """An interpreter of the graph with an unknown for every size and number above 1."""
 
     def __init__(self, repro: Repro, held: Sequence[Held]) -> None:
         from torchrepro.torch_api.fake import ShapeEnv

@@ -36,7 +36,6 @@ _KNOWN = frozenset(
         *("wait_tensor", _AT_ONCE),
     }
 )
-_SUMS = {"sum": 1, "avg": 0}
 _PICKS = {"max": torch.maximum, "min": torch.minimum}
 _DISPATCHED = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 """Fake tensors come from the propagation of shardings, and talk to nobody."""
@@ -249,8 +248,8 @@ def _as_recorded(recorded: Collective, given: torch.Tensor, call: _Call) -> torc
         return returned.clone()
     if call.op not in ("all_reduce", "reduce_scatter_tensor"):
         return _alone(call, given)
-    if how in _SUMS:
-        changed = returned + (given - before) / (1 if _SUMS[how] else size)
+    if how in ("sum", "avg"):
+        changed = returned + (given - before) / (size if how == "avg" else 1)
     elif how in _PICKS:
         changed = _PICKS[how](returned, given)
     else:

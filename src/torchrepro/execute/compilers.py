@@ -128,10 +128,7 @@ def require_known(compiler: Compiler) -> None:
 
 
 def backend_function(compiler: Compiler) -> CompilerFn:
-    """Return the function to which `torch.compile` would pass a captured graph.
-
-    Checked on torch 2.11 to 2.15 (`_TorchCompileInductorWrapper`, `lookup_backend`).
-    """
+    """Return the function to which `torch.compile` would pass a captured graph."""
     require_known(compiler)
     if compiler.function is not None or ":" in compiler.name:
         return _with_options(compiler, compiler.function or imported(compiler.name))
@@ -181,7 +178,8 @@ def _inductor_inner(compiler: Compiler) -> CompilerFn:
     def compile_fn(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         options = list_mode_options(compiler.mode, compiler.dynamic) if compiler.mode else {}
         with config.patch({**options, **compiler.options}):
-            return _Boxed(compile_fx_inner(graph, inputs))
+            compiled: Callable[..., Any] = compile_fx_inner(graph, inputs)
+            return compiled
 
     return compile_fn
 
@@ -215,10 +213,7 @@ def _without_constants(
 
 
 def _aot_inductor(compiler: Compiler) -> CompilerFn:
-    """Compile a library ahead of time, pack it, and load it again.
-
-    Checked on torch 2.11 to 2.15 (`aot_compile`, `package_aoti`, `aoti_load_package`).
-    """
+    """Compile a library ahead of time, pack it, and load it again."""
     from torchrepro.torch_api.inductor import aot_compile, aoti_load_package, package_aoti
 
     def compile_fn(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
@@ -252,18 +247,6 @@ def _as_in_graph(value: Any, output: Any) -> Any:
         return output
     number = isinstance(output.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool)
     return value.item() if number and isinstance(value, torch.Tensor) else value
-
-
-class _Boxed:
-    """Calls with one list of arguments, which the callee may empty: Inductor's convention."""
-
-    _boxed_call = True
-
-    def __init__(self, compiled: Any) -> None:
-        self._compiled = compiled
-
-    def __call__(self, args: list[Any]) -> Any:
-        return self._compiled(args)
 
 
 @contextmanager

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 
 from torchrepro.nouns.contracts import Contract
 from torchrepro.torch_api.fake import FakeTensorMode, ShapeEnv, fake_errors
-from torchrepro.torch_api.pytree import tree_map_only
+from torchrepro.torch_api.pytree import leaves_by_path, tree_map_only
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -69,7 +69,7 @@ def run_fake(op: Any, mode: FakeTensorMode, arguments: Arguments) -> Any:
 
 def differences(fake: Any, real: Any) -> Iterator[Difference]:
     """Yield what differs between a fake and a real result, the most telling first for each tensor."""
-    ours, theirs = list(_leaves(fake)), list(_leaves(real))
+    ours, theirs = leaves_by_path(fake, "result"), leaves_by_path(real, "result")
     if [subject for subject, _ in ours] != [subject for subject, _ in theirs]:
         declared, seen = (f"{len(leaves)} result{'s' * (len(leaves) != 1)}" for leaves in (ours, theirs))
         yield Difference(Contract.OUTPUTS, "results", declared, seen)
@@ -85,7 +85,7 @@ def _of_tensors(subject: str, fake: torch.Tensor, real: torch.Tensor) -> Iterato
     size = tuple(real.shape)
     same_shape = fake.dim() == real.dim() and not any(map(_differs, fake.shape, real.shape))
     if not same_shape:
-        yield Difference(Contract.SHAPE, subject, f"shape {_sizes(fake.shape)}", f"shape {size}", size)
+        yield Difference(Contract.SHAPE, subject, f"shape {tuple(fake.shape)}", f"shape {size}", size)
     for contract, word in ((Contract.DTYPE, "dtype"), (Contract.DEVICE, "device")):
         # A fake tensor of `cuda` has an index, a real one too: `cuda` alone stands for the current one.
         one, other = (str(getattr(tensor, word)).removesuffix(":0") for tensor in (fake, real))
@@ -97,19 +97,8 @@ def _of_tensors(subject: str, fake: torch.Tensor, real: torch.Tensor) -> Iterato
         # The stride of a dimension with one element says nothing.
         told = [place for place, length in enumerate(real.shape) if length > 1]
         if any(_differs(fake.stride(place), real.stride(place)) for place in told):
-            declared, seen = f"stride {_sizes(fake.stride())}", f"stride {real.stride()}"
+            declared, seen = f"stride {fake.stride()}", f"stride {real.stride()}"
             yield Difference(Contract.STRIDE, subject, declared, seen, size)
-
-
-def _leaves(value: Any, subject: str = "result") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, tuple | list):
-        for place, item in enumerate(value):
-            yield from _leaves(item, f"{subject}[{place}]")
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            yield from _leaves(item, f"{subject}[{name!r}]")
-    else:
-        yield subject, value
 
 
 def _kind(value: Any) -> str:
@@ -128,8 +117,3 @@ def _kind(value: Any) -> str:
 def _differs(fake: int | torch.SymInt, real: int) -> bool:
     """Return whether a size is another one. An unbacked symbol stands for any."""
     return isinstance(fake, int) and fake != real
-
-
-def _sizes(values: Sequence[Any]) -> str:
-    inside = ", ".join(map(str, values))
-    return f"({inside},)" if len(values) == 1 else f"({inside})"

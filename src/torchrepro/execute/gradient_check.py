@@ -6,6 +6,7 @@ is too coarse or too fine shows in two steps that disagree, and then the check s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -170,7 +171,7 @@ def _along(
         for step in _STEPS[dtype]:
             ahead, behind = (float(at(point + (side * direction).to(point))) for side in (step, -step))
             measured.append((ahead - behind) / (2 * step))
-    if not all(map(_is_finite, measured)):
+    if not all(map(math.isfinite, measured)):
         raise NotChecked("it is not finite near the recorded values")
     if registered and not any(measured[-2:]):
         raise Surrogate("it is piecewise constant, so its gradient is a surrogate by intent")
@@ -213,7 +214,3 @@ def _ratio(directions: Sequence[_Direction]) -> float | None:
     if len(ratios) < len(directions) or max(ratios) - min(ratios) > 0.02 * abs(ratios[0]):
         return None
     return ratios[0]
-
-
-def _is_finite(value: float) -> bool:
-    return value == value and abs(value) != float("inf")

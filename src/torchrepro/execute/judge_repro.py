@@ -251,7 +251,6 @@ def compilation(phase: Phase, around: AbstractContextManager[Any]) -> Iterator[N
     """Run the compiled side inside `around`, and wait for the device at the end.
 
     Reports "compile" whenever a compilation begins, lazily or in backward, and "run" when it ends.
-    Checked on torch 2.11 to 2.15 (`callback_handler`).
     """
 
     def start(args: Any) -> None:
@@ -271,16 +270,20 @@ def compilation(phase: Phase, around: AbstractContextManager[Any]) -> Iterator[N
         dynamo.callback_handler.remove_end_callback(end)
 
 
-def check(payload: dict[str, Any], phase: Phase) -> Any:
-    """Judge a bundle, given as plain data: a job for a separate process."""
-    phase("load")
+def load_for_job(payload: dict[str, Any], phase: Phase) -> Repro:
+    """Load the bundle of a job; trusted code may be in the working directory, as for `python script.py`."""
     from torchrepro.bundle.load import load_verified
 
+    phase("load")
     trusted = tuple(payload.get("trusted", ()))
     if trusted:
-        # Trusted code may be in the working directory, as it would for `python script.py`.
         sys.path.insert(0, os.getcwd())
-    repro = load_verified(Path(payload["bundle"]), trusted=trusted)
+    return load_verified(Path(payload["bundle"]), trusted=trusted)
+
+
+def check(payload: dict[str, Any], phase: Phase) -> Any:
+    """Judge a bundle, given as plain data: a job for a separate process."""
+    repro = load_for_job(payload, phase)
     if payload.get("frontend") is not None:
         compiler = replace(repro.compiler, frontend=Frontend(payload["frontend"]))
         repro = replace(repro, compiler=compiler)

@@ -7,15 +7,16 @@ higher-order op around it, a formula of backward. The arguments are kept as they
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 
+from torchrepro.execute.fake_results import Arguments
 from torchrepro.graph_text.resolver import comes_with_torch
 from torchrepro.graph_text.source_lines import source_of
 from torchrepro.graph_text.triton_kernels import KERNEL_WRAPPERS, kernel_name, kernel_of
@@ -32,7 +33,6 @@ _FORMS = 4
 _BYTES = 1 << 30
 _OWN_FORMS = 2000
 
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 OnOwnCall = Callable[[Any, Arguments], Callable[[Any], None]]
 """Called before an operator of torch runs; what it returns is called with the result."""
 
@@ -153,18 +153,11 @@ def _name_of(func: Any, kwargs: dict[str, Any]) -> str:
 
 def _caller() -> str:
     """Return the line of the user that is running: `model.py:19 in forward`."""
-    for frame in _frames():
+    for frame, line in traceback.walk_stack(inspect.currentframe()):
         code = frame.f_code
         if not code.co_filename.startswith("<") and not is_installed_file(code.co_filename):
-            return f"{Path(code.co_filename).name}:{frame.f_lineno} in {code.co_name}"
+            return f"{Path(code.co_filename).name}:{line} in {code.co_name}"
     return ""
-
-
-def _frames() -> Iterator[FrameType]:
-    frame = inspect.currentframe()
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _form(arguments: Any) -> str:

@@ -157,25 +157,16 @@ def _fake_kernel(call: Call) -> Iterator[Violation]:
     fake = run_fake(call.op, *fake_arguments((call.args, call.kwargs)))
     real, _ = _run(call)
     if isinstance(fake, Raised):
+        declared, computed = f"it raises {fake.line}", _described(real)
+        remedy = f"its fake kernel should return {computed}"
+        if fake.needs_data:
+            remedy += "; use torch.library.get_ctx().new_dynamic_size() for a size that depends on data"
         if fake.is_missing:
-            yield _violation(
-                call,
-                Contract.FAKE,
-                "fake kernel",
-                ("none is registered", f"it computes {_described(real)}"),
-                f"register one: @torch.library.register_fake({call.name!r}) that returns {_described(real)}",
-                "kernel",
-            )
-        else:
-            needed = "; use torch.library.get_ctx().new_dynamic_size() for a size that depends on data"
-            yield _violation(
-                call,
-                Contract.FAKE,
-                "fake kernel",
-                (f"it raises {fake.line}", f"it computes {_described(real)}"),
-                f"its fake kernel should return {_described(real)}{needed if fake.needs_data else ''}",
-                "fake",
-            )
+            declared = "none is registered"
+            remedy = f"register one: @torch.library.register_fake({call.name!r}) that returns {computed}"
+        said = (declared, f"it computes {computed}")
+        role: Role = "kernel" if fake.is_missing else "fake"
+        yield _violation(call, Contract.FAKE, "fake kernel", said, remedy, role)
         return
     for one in differences(fake, real):
         said = (f"its fake kernel says {one.fake}", f"it computes {one.real}")

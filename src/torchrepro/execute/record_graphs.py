@@ -36,8 +36,7 @@ class Origins:
 
     def of(self, graph: torch.fx.GraphModule, *, below_aot: bool = False, backward: bool = False) -> Origin:
         """Return the origin of the graph being compiled. What AOT makes of a graph is no new one."""
-        # A backward graph that is compiled late has the numbers of its forward. Checked on torch 2.11 to 2.15
-        # (`CompileContext.current_compile_id`, whose numbers are None outside of Dynamo).
+        # A backward graph that is compiled late has the numbers of its forward; without Dynamo they are None.
         compile_id = CompileContext.current_compile_id()
         code = None if compile_id is None else compile_id.frame_id
         compilation = 0 if compile_id is None else compile_id.frame_compile_id or 0

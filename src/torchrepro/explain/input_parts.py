@@ -10,13 +10,7 @@ from functools import partial
 import torch
 
 from torchrepro.edit.dimensions import dimension_table, windows
-from torchrepro.edit.held_tensors import (
-    Held,
-    count_elements,
-    held_tensors,
-    made_like,
-    with_tensors,
-)
+from torchrepro.edit.held_tensors import Held, count_elements, held_tensors, made_like, with_tensors
 from torchrepro.edit.symbolic_sizes import Axis
 from torchrepro.edit.validity import why_invalid
 from torchrepro.explain.rules import (
@@ -275,7 +269,6 @@ def _made_plain(repro: Repro) -> Iterator[tuple[Held, torch.Tensor, str, str]]:
     """Yield conjugate and negative views, and zero tensors without memory, as plain tensors."""
     for index, value in enumerate(repro.inputs):
         if type(value) is torch.Tensor and value.layout is torch.strided and not value.is_quantized:
-            # Checked on torch 2.11 to 2.15 (`_is_zerotensor`).
             view = "a conjugate view" if value.is_conj() else "a negative view" if value.is_neg() else ""
             what = "a ZeroTensor" if is_zero_tensor(value) else view
             if what:

@@ -74,3 +74,10 @@ class Break(Control):
         made = cls(reason.kind, reason.text)
         made.reason = reason
         return made
+
+
+class Unsupported(Break):
+    """Python or torch that the front end does not support (yet)."""
+
+    def __init__(self, text: str, hint: str = "") -> None:
+        super().__init__(BreakKind.UNSUPPORTED, text, hint)

@@ -14,10 +14,7 @@ from typing import Any
 
 from torchrepro.bundle.manifest import Manifest, devices_of
 from torchrepro.bundle.provenance import standing_of
-from torchrepro.bundle.read import (
-    read_graph_text,
-    read_manifest,
-)
+from torchrepro.bundle.read import read_graph_text, read_manifest
 from torchrepro.engine.check_bundle import time_limit_of
 from torchrepro.engine.processes.child import Outcome, run_without_reference_if_it_dies
 from torchrepro.engine.processes.fresh_process import (

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 
-from torchrepro.bundle.load import load_verified
-from torchrepro.execute.judge_repro import judge_repro
+from torchrepro.execute.judge_repro import judge_repro, load_for_job
 from torchrepro.judge.clone import is_plain
 from torchrepro.judge.execute import Run
 from torchrepro.judge.models import Judged, Phase
@@ -32,11 +28,7 @@ _TENSORS = 3
 
 def measure(payload: dict[str, Any], phase: Phase) -> Any:
     """Judge a bundle, and map the errors of its worst tensors: `{"verdict": ..., "maps": [...]}`."""
-    phase("load")
-    trusted = tuple(payload.get("trusted", ()))
-    if trusted:
-        sys.path.insert(0, os.getcwd())
-    repro = load_verified(Path(payload["bundle"]), trusted=trusted)
+    repro = load_for_job(payload, phase)
     judged = Judged()
     verdict = judge_repro(repro, fp64=payload.get("fp64", True), phase=phase, judged=judged)
     # Not `if verdict.comparison`: a comparison is true if nothing differs.

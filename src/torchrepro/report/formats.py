@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from enum import StrEnum
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from torchrepro.nouns import __version__
@@ -55,6 +55,5 @@ _FORMATS = {
 
 def rendered(contents: Contents, format_: Format) -> str:
     """Render a report. Only the format's own module is imported: that of the page is the slowest."""
-    module, _, function = _FORMATS[format_][1].partition(":")
-    text: str = getattr(import_module(module), function)(contents)
+    text: str = resolve_name(_FORMATS[format_][1])(contents)
     return text

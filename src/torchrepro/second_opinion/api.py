@@ -140,10 +140,7 @@ class NotCaptured(Exception):
 
 
 def _announced(backend: Callable[..., Callable[..., Any]]) -> Callable[..., Callable[..., Any]]:
-    """Return the backend with Dynamo's compilation callbacks around its compilations (`compilation`).
-
-    Checked on torch 2.11 to 2.15 (`install_callbacks`, `CallbackTrigger`).
-    """
+    """Return the backend with Dynamo's compilation callbacks around its compilations (`compilation`)."""
     from torchrepro.torch_api.dynamo import CallbackTrigger, callback_handler
 
     def compile_fn(graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:

@@ -5,6 +5,8 @@ Each name was checked on torch 2.11 to 2.15.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.utils._pytree
 
@@ -25,3 +27,9 @@ tree_map_only = torch.utils._pytree.tree_map_only
 
 tree_structure = torch.utils._pytree.tree_structure
 """Structure of nested values."""
+
+
+def leaves_by_path(value: Any, path: str) -> list[tuple[str, Any]]:
+    """Return the leaves of nested values by their paths, which begin with `path`: `out[0]['name']`."""
+    found = torch.utils._pytree.tree_leaves_with_path(value)
+    return [(path + torch.utils._pytree.keystr(keys), leaf) for keys, leaf in found]

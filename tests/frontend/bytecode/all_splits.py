@@ -150,9 +150,10 @@ def _without_arguments(function: Callable[[], Any]) -> Case:
 
 
 def main(file: str, names: list[str]) -> None:
-    sys.path.append(str(Path(__file__).parent.parent / "interpreter"))
-    from language import FEATURES
+    sys.path.append(str(Path(__file__).parents[3]))
     from split_functions import CASES
+
+    from tests.frontend.interpreter.language import FEATURES
 
     cases = {**{name: _without_arguments(feature) for name, feature in FEATURES.items()}, **CASES}
     faulthandler.enable()

@@ -18,7 +18,7 @@ from fnmatch import fnmatch
 from typing import Any
 
 from tests.frontend.interpreter.left_out import LEFT_OUT
-from torchrepro.frontend.interpreter.interpreter import Interpreter
+from tests.frontend.interpreter.plain import PlainInterpreter
 
 SECONDS = 60
 """For one test, stepped."""
@@ -72,7 +72,7 @@ def step_test(test: unittest.TestCase, counts: Counts) -> None:
 
 def _stepping(method: Callable[[], Any]) -> Callable[[], Any]:
     def run() -> Any:
-        return Interpreter().calls.call(method, (), {})
+        return PlainInterpreter().calls.call(method, (), {})
 
     return run
 

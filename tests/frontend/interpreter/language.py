@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchrepro.frontend.interpreter.interpreter import Interpreter
+from tests.frontend.interpreter.plain import PlainInterpreter
 
 FEATURES: dict[str, Callable[[], Any]] = {}
 
@@ -29,7 +29,7 @@ def native(function: Callable[[], Any]) -> Any:
 
 
 def stepped(function: Callable[[], Any]) -> Any:
-    return Interpreter().calls.call(function, (), {})
+    return PlainInterpreter().calls.call(function, (), {})
 
 
 def observed(function: Callable[[], Any], run: Callable[[Callable[[], Any]], Any]) -> Any:

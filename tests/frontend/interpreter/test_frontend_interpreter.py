@@ -21,12 +21,11 @@ import torchrepro
 from tests.frontend.bytecode.pythons import python
 from tests.frontend.bytecode.split_functions import CASES
 from tests.frontend.interpreter.language import FEATURES, native, observed, stepped
+from tests.frontend.interpreter.plain import PlainCalls, PlainInterpreter
 from torchrepro.frontend.bytecode.program import Program, program_of
 from torchrepro.frontend.graph_breaks import Break, BreakKind, Control
 from torchrepro.frontend.interpreter.frame import Frame, Signal
 from torchrepro.frontend.interpreter.generator import SteppedGenerator
-from torchrepro.frontend.interpreter.interpreter import Interpreter
-from torchrepro.frontend.interpreter.operations import Calls
 
 
 @pytest.mark.parametrize("name", FEATURES)
@@ -39,7 +38,11 @@ def test_a_stepped_function_with_arguments_does_what_the_function_does(name: str
     def call(step: bool) -> Any:
         seen: list[Any] = []
         function, args, kwargs = CASES[name](seen)
-        run = Interpreter().calls.call if step else lambda function, args, kwargs: function(*args, **kwargs)
+        run = (
+            PlainInterpreter().calls.call
+            if step
+            else lambda function, args, kwargs: function(*args, **kwargs)
+        )
         return observed(lambda: run(function, args, kwargs), native), seen
 
     assert call(step=True) == call(step=False)
@@ -54,7 +57,8 @@ def test_a_stepped_function_does_what_the_function_does_on_every_python(
     if interpreter is None:
         pytest.skip(f"no Python {version[0]}.{version[1]} on this machine (PATH, pyenv)")
     (tmp_path / "bytecode").symlink_to(Path(bytecode.__file__).parent)
-    path = os.pathsep.join(map(str, (Path(torchrepro.__file__).parent.parent, tmp_path)))
+    root = Path(__file__).parents[3]
+    path = os.pathsep.join(map(str, (Path(torchrepro.__file__).parent.parent, tmp_path, root)))
     ran = subprocess.run(
         [interpreter, str(Path(__file__).parent / "language.py")],
         env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
@@ -75,7 +79,7 @@ def _break() -> None:
     raise Break(BreakKind.DATA, "stop here")
 
 
-class BreakingCalls(Calls):
+class BreakingCalls(PlainCalls):
     """A part of a tracer that cannot go on where `_break` is called."""
 
     def call(self, function: Any, args: Sequence[Any], kwargs: Any) -> Any:
@@ -84,7 +88,7 @@ class BreakingCalls(Calls):
         return super().call(function, args, kwargs)
 
 
-class Breaking(Interpreter):
+class Breaking(PlainInterpreter):
     def __init__(self) -> None:
         super().__init__()
         self.calls = BreakingCalls(self)
@@ -134,7 +138,7 @@ def test_a_break_thrown_into_a_generator_by_native_code_passes_too() -> None:
         finally:
             events.append("finally")
 
-    it = Interpreter().calls.call(generator, (), {})
+    it = PlainInterpreter().calls.call(generator, (), {})
     next(it)
     with pytest.raises(Control):
         it.throw(Break(BreakKind.DATA, "stop"))
@@ -167,7 +171,7 @@ def test_an_interrupt_goes_to_the_handler_of_the_user() -> None:
 
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        assert Interpreter().calls.call(function, (), {}) == "interrupted"
+        assert PlainInterpreter().calls.call(function, (), {}) == "interrupted"
     finally:
         signal.signal(signal.SIGINT, previous)
 
@@ -181,7 +185,7 @@ def test_an_unknown_instruction_is_a_break_that_names_it() -> None:
     frame = Frame(function, {})
     frame.program = Program(program.code, instructions)
     with pytest.raises(Break, match="FROBNICATE"):
-        Interpreter().run(frame)
+        PlainInterpreter().run(frame)
 
 
 # Stepping
@@ -195,7 +199,7 @@ def test_a_step_is_one_instruction() -> None:
     def function(x: int) -> int:
         return x * 2
 
-    interpreter, frame = Interpreter(), _frame_of(function, x=4)
+    interpreter, frame = PlainInterpreter(), _frame_of(function, x=4)
     names = []
     signal = None
     while signal is None:
@@ -218,7 +222,7 @@ def test_a_step_that_raises_goes_to_the_handler() -> None:
         except ValueError:
             return "handled"
 
-    interpreter, frame = Interpreter(), _frame_of(function)
+    interpreter, frame = PlainInterpreter(), _frame_of(function)
     while frame.program.instructions[frame.index].name != "RAISE_VARARGS":
         interpreter.step(frame)
     interpreter.step(frame)
@@ -235,7 +239,7 @@ def test_called_functions_are_stepped_and_know_their_caller() -> None:
 
     seen: list[tuple[str, str]] = []
 
-    class Watching(Interpreter):
+    class Watching(PlainInterpreter):
         def run(self, frame: Frame) -> Any:
             caller = self.frame.program.code.co_name if self.frame else ""
             seen.append((frame.program.code.co_name, caller))
@@ -269,11 +273,11 @@ def test_everything_that_happens_to_values_goes_through_the_parts() -> None:
         return [*items, *table], dict(**table), text, os.sep, (lambda: total)(), items[0:1]
 
     used: Counter[str] = Counter()
-    interpreter = Interpreter()
+    interpreter = PlainInterpreter()
     methods = {
         f"{part}.{name}"
         for part in PARTS
-        for name in vars(type(getattr(interpreter, part)))
+        for name in dir(type(getattr(interpreter, part)))
         if not name.startswith("_")
     }
 
@@ -312,7 +316,7 @@ def test_a_generator_is_not_stepped_before_it_is_asked() -> None:
         events.append(1)
         yield
 
-    made = Interpreter().calls.call(generator, (), {})
+    made = PlainInterpreter().calls.call(generator, (), {})
     assert type(made) is SteppedGenerator
     assert events == []
     next(made)
@@ -324,7 +328,7 @@ def test_a_stepped_generator_cannot_be_copied() -> None:
         yield
 
     with pytest.raises(TypeError, match="cannot pickle"):
-        copy.copy(Interpreter().calls.call(generator, (), {}))
+        copy.copy(PlainInterpreter().calls.call(generator, (), {}))
 
 
 def test_a_handled_error_keeps_nothing_alive() -> None:
@@ -349,7 +353,7 @@ def test_a_handled_error_keeps_nothing_alive() -> None:
         del thing
         return there()  # without a run of the garbage collector
 
-    assert Interpreter().calls.call(function, (), {}) is None
+    assert PlainInterpreter().calls.call(function, (), {}) is None
 
 
 def test_the_traceback_of_a_stepped_function_can_be_printed() -> None:
@@ -362,4 +366,4 @@ def test_the_traceback_of_a_stepped_function_can_be_printed() -> None:
         except ValueError:
             return traceback.format_exc()
 
-    assert Interpreter().calls.call(function, (), {}).endswith("ValueError: printed\n")
+    assert PlainInterpreter().calls.call(function, (), {}).endswith("ValueError: printed\n")

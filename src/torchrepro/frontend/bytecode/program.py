@@ -241,6 +241,3 @@ def _read(key: _ByIdentity) -> Program:
             for name, argument, label, guard, position in drafts
         ),
     )
-
-
-# Where a program goes from an instruction, what is on its stack there, which variables may still be read

@@ -19,13 +19,7 @@ from bytecode.instr import InstrLocation
 
 from torchrepro.frontend.bytecode.assembler import Assembler
 from torchrepro.frontend.bytecode.flow import edges, stack_before, stack_effect
-from torchrepro.frontend.bytecode.program import (
-    FOR_ITER_SKIPS,
-    NULL,
-    Instruction,
-    Program,
-    program_of,
-)
+from torchrepro.frontend.bytecode.program import FOR_ITER_SKIPS, NULL, Instruction, Program, program_of
 from torchrepro.frontend.source import FrameState
 
 

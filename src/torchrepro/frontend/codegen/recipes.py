@@ -371,6 +371,12 @@ PLAIN: tuple[type, ...] = (
 )
 
 _METHODS = ("keys", "values", "items")
+_DICT_ITERATORS = {
+    type(start(getattr({}, method)())): _dict_iterator(start, method)
+    for start in (iter, reversed)
+    for method in _METHODS
+}
+ITERATORS = (*PLAIN, *_DICT_ITERATORS)
 
 RECIPES: Mapping[type, Callable[[Rebuilder, Any], Recipe]] = {
     tuple: lambda r, value: Recipe(lambda: tuple_text(r, value)),
@@ -397,10 +403,6 @@ RECIPES: Mapping[type, Callable[[Rebuilder, Any], Recipe]] = {
     operator.attrgetter: _getter,
     operator.methodcaller: _getter,
     **dict.fromkeys(PLAIN, _iterator),
-    **{
-        type(start(getattr({}, method)())): _dict_iterator(start, method)
-        for start in (iter, reversed)
-        for method in _METHODS
-    },
+    **_DICT_ITERATORS,
 }
 """By the exact type; `recipe` has the others."""

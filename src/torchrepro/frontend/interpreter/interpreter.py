@@ -1,8 +1,4 @@
-"""Interpreter: runs Python functions, one instruction at a time. As it stands it does what CPython does.
-
-A call of a Python function from an interpreted one is interpreted too; everything else (C functions, classes,
-callable objects, coroutines) is called.
-"""
+"""Interpreter: runs Python functions, one instruction at a time. Its parts say what happens to values."""
 
 from __future__ import annotations
 
@@ -22,10 +18,10 @@ from torchrepro.frontend.interpreter.operations import Attributes, Calls, Items,
 class Interpreter:
     """Owns the parts that instructions call, and the frames."""
 
-    variables: Variables = Variables()
-    attributes: Attributes = Attributes()
-    operators: Operators = Operators()
-    items: Items = Items()
+    variables: Variables
+    attributes: Attributes
+    operators: Operators
+    items: Items
     calls: Calls
     frame: Frame | None = None
     """The innermost frame that is running."""
@@ -33,10 +29,6 @@ class Interpreter:
     """Those that are alive."""
     escaped: Control | None = None
     """Raised while a generator was closed, where it cannot propagate."""
-
-    def __init__(self) -> None:
-        self.calls = Calls(self)
-        self.generators = WeakSet[SteppedGenerator]()
 
     def run(self, frame: Frame) -> Any:
         """Run a frame until it returns; return its value."""

@@ -7,7 +7,7 @@ import functools
 import inspect
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -154,6 +154,10 @@ def _is_tracing() -> bool:
     return any(isinstance(mode, Recorder) for mode in current_function_modes())
 
 
+def _forwarded(name: str) -> Callable[..., Any]:
+    return lambda self, /, *args, **kwargs: getattr(type(self._inner), name)(self._inner, *args, **kwargs)
+
+
 class TracedModule(torch.nn.Module):
     """Reads and writes of attributes go to the original; parameters have the names that they have there.
 
@@ -199,20 +203,13 @@ class TracedModule(torch.nn.Module):
     def __delattr__(self, name: str) -> None:
         delattr(self._inner, name)
 
-    def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, torch.nn.Module]]:
-        yield from self._inner.named_modules(*args, **kwargs)
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        return self._inner.state_dict(*args, **kwargs)
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        return self._inner.load_state_dict(*args, **kwargs)
+    named_modules = _forwarded("named_modules")
+    state_dict = _forwarded("state_dict")
+    load_state_dict = _forwarded("load_state_dict")
+    __dir__ = _forwarded("__dir__")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return self._kind(copy.deepcopy(self._inner, memo), self._settings)
-
-    def __dir__(self) -> list[str]:
-        return dir(self._inner)
 
     def __reduce__(self) -> Any:
         return self._kind, (self._inner, self._settings)
@@ -227,10 +224,6 @@ _NOT_FORWARDED = frozenset(
 def _with_methods(kind: Any, names: frozenset[str]) -> Any:
     methods = {name: _forwarded(name) for name in names}
     return type(kind.__name__, (kind,), methods) if methods else kind
-
-
-def _forwarded(name: str) -> Callable[..., Any]:
-    return lambda self, /, *args, **kwargs: getattr(type(self._inner), name)(self._inner, *args, **kwargs)
 
 
 def _rename_keys(state: dict[str, Any], prefix: str, *_: Any) -> None:

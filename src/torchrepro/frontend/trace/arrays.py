@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchrepro.frontend.graph_breaks import Break, BreakKind
+from torchrepro.frontend.graph_breaks import Break, BreakKind, Unsupported
 from torchrepro.torch_api import numpy_arrays
 from torchrepro.torch_api import numpy_emulation as emulation
 
@@ -38,7 +38,7 @@ class TracedArray(numpy_arrays.Array):
         if name in emulation.ATTRIBUTES:
             return _compute(name, operator.attrgetter(name), (self,))
         getattr(self._like, name)  # raises where NumPy's have none
-        raise Break(BreakKind.UNSUPPORTED, f"{name} of an array needs the array itself")
+        raise Unsupported(f"{name} of an array needs the array itself")
 
     def __len__(self) -> int:
         return len(self._like)
@@ -57,7 +57,7 @@ class TracedArray(numpy_arrays.Array):
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         found = emulation_of(function)
         if found is None:
-            raise Break(BreakKind.UNSUPPORTED, "a function of NumPy that torch does not emulate")
+            raise Unsupported("a function of NumPy that torch does not emulate")
         return found(*args, **kwargs)
 
     def __hash__(self) -> int:
@@ -68,7 +68,7 @@ class TracedArray(numpy_arrays.Array):
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(function, "__name__", function)
-        raise Break(BreakKind.UNSUPPORTED, f"{name} of an array", "make a tensor of it by torch.from_numpy")
+        raise Unsupported(f"{name} of an array", "make a tensor of it by torch.from_numpy")
 
 
 class TracedNumber(TracedArray):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason
+from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason, Unsupported
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import HasKey, Is, LacksAttribute, has_instance_value
 from torchrepro.frontend.interpreter.operations import Attributes
@@ -169,7 +169,7 @@ class TracedAttributes(Attributes):
         if inside is not MISSING:
             return inside
         if self.lookup(type(value), "__getattr__") is not MISSING:
-            raise Break(BreakKind.UNSUPPORTED, f"slot {name!r} is empty, and a __getattr__ answers for it")
+            raise Unsupported(f"slot {name!r} is empty, and a __getattr__ answers for it")
         if not hasattr(value, name):
             self.guards.add(LacksAttribute(self.values.home_of(value), name))
         raise AttributeError(f"'{type(value).__name__}' object has no attribute '{name}'", name=name)
@@ -304,10 +304,10 @@ class TracedAttributes(Attributes):
 
     def store(self, value: Any, name: str, new: Any) -> None:
         if is_a(value, torch.Tensor | TracedArray):
-            raise Break(BreakKind.UNSUPPORTED, f"assignment to attribute {name!r} of a tensor or array")
+            raise Unsupported(f"assignment to attribute {name!r} of a tensor or array")
         if is_a(value, type | types.ModuleType):
             if not self.values.is_fresh(value):
-                raise Break(BreakKind.UNSUPPORTED, f"assignment to attribute {name!r} of {value.__name__}")
+                raise Unsupported(f"assignment to attribute {name!r} of {value.__name__}")
             setattr(value, name, new)
             return
         setter = self.lookup(type(value), "__setattr__")
@@ -329,14 +329,14 @@ class TracedAttributes(Attributes):
             self._call(setter, found, value, new)
         elif is_a(found, types.GetSetDescriptorType) or is_a(value, types.FunctionType):
             if not fresh and self.values.source_of(value) is not None:
-                raise Break(BreakKind.UNSUPPORTED, f"assignment to {name!r} of a {type(value).__name__}")
+                raise Unsupported(f"assignment to {name!r} of a {type(value).__name__}")
             setattr(value, name, new)
         else:
             self.store_in_instance(value, name, new)
 
     def delete(self, value: Any, name: str) -> None:
         if is_a(value, torch.Tensor | TracedArray | type | types.ModuleType):
-            raise Break(BreakKind.UNSUPPORTED, f"deletion of attribute {name!r} of a {type(value).__name__}")
+            raise Unsupported(f"deletion of attribute {name!r} of a {type(value).__name__}")
         remover = self.lookup(type(value), "__delattr__")
         if _is_plain(remover, "__delattr__"):
             self.plain_delete(value, name)
@@ -346,7 +346,7 @@ class TracedAttributes(Attributes):
     def plain_delete(self, value: Any, name: str) -> None:
         """Do what `object.__delattr__` does; a graph break where the class has the name too."""
         if self.lookup(type(value), name) is not MISSING:
-            raise Break(BreakKind.UNSUPPORTED, f"deletion of {name!r}, which {type(value).__name__} defines")
+            raise Unsupported(f"deletion of {name!r}, which {type(value).__name__} defines")
         if self.values.is_fresh(value):
             object.__delattr__(value, name)
         elif self.world.has_instance_value(value, name):

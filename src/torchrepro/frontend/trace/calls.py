@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.modules import module as nn_module
 
-from torchrepro.frontend.graph_breaks import Break, BreakKind
+from torchrepro.frontend.graph_breaks import Break, BreakKind, Unsupported
 from torchrepro.frontend.guards.constants import is_constant, same
 from torchrepro.frontend.guards.kinds import GLOBAL_HOOKS, Answers, Is, Length, NoHooks
 from torchrepro.frontend.interpreter.frame import Frame, bind_arguments
@@ -25,13 +25,7 @@ from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.source import Attribute, Item
 from torchrepro.frontend.trace import foreign, rules, torch_rules
 from torchrepro.frontend.trace.arrays import emulation_of
-from torchrepro.frontend.trace.classes import (
-    IN_C,
-    MISSING,
-    is_python_class,
-    is_single,
-    is_trusted_class,
-)
+from torchrepro.frontend.trace.classes import IN_C, MISSING, is_python_class, is_single, is_trusted_class
 from torchrepro.frontend.trace.fakes import outside_of_trace, tensors_in
 from torchrepro.frontend.trace.foreign import (
     SteppedCallable,
@@ -129,7 +123,7 @@ class TracedCalls(Calls):
             return self.call(found, args, kwargs)
         if action is Action.LIBRARY:
             if function.__module__ == rules.AUTOCAST and args and not self.values.is_fresh(args[0]):
-                raise Break(BreakKind.UNSUPPORTED, "mixed precision that was begun outside of the trace")
+                raise Unsupported("mixed precision that was begun outside of the trace")
             return self._call_library(function, args, kwargs)
         return self.inline(function, args, kwargs)
 
@@ -150,7 +144,7 @@ class TracedCalls(Calls):
     def inline(self, function: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:
         """Inline a Python function; the sources of its defaults and outer variables derive from its own."""
         if function.__code__.co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR):
-            raise Break(BreakKind.UNSUPPORTED, f"{function.__qualname__} is asynchronous")
+            raise Unsupported(f"{function.__qualname__} is asynchronous")
         try:
             bound = self._bind_arguments(function, args, kwargs)
         except TypeError as error:
@@ -161,7 +155,7 @@ class TracedCalls(Calls):
         self._know_cells(function)
         self.tracer.note_inlined(function)
         if self.depth >= _MAX_DEPTH:
-            raise Break(BreakKind.UNSUPPORTED, f"{function.__qualname__} is called {self.depth} calls deep")
+            raise Unsupported(f"{function.__qualname__} is called {self.depth} calls deep")
         self.depth += 1
         try:
             return self.tracer.enter(frame)
@@ -264,13 +258,11 @@ class TracedCalls(Calls):
             with no_foreign_code(kind.__qualname__):
                 return kind(*args, **kwargs)
         if issubclass(kind, torch.Tensor):
-            raise Break(BreakKind.UNSUPPORTED, f"constructs a {kind.__name__}", "construct it once, before")
+            raise Unsupported(f"constructs a {kind.__name__}", "construct it once, before")
         if not is_python_class(kind) and not issubclass(kind, (BaseException, *_PURE_IN_C)):
             raise _constructed_in_c(kind)
         if is_a(self.lookup(kind, "__del__"), types.FunctionType):
-            raise Break(
-                BreakKind.UNSUPPORTED, f"constructs a {kind.__qualname__}, which has a finaliser (`__del__`)"
-            )
+            raise Unsupported(f"constructs a {kind.__qualname__}, which has a finaliser (`__del__`)")
         meta = self.lookup(type(kind), "__call__")
         if is_a(meta, types.FunctionType):
             return self.call(meta, (kind, *args), kwargs)
@@ -417,9 +409,7 @@ class TracedCalls(Calls):
             return function(*args, **kwargs)
         name = getattr(function, "__name__", "a function in C")
         if plain in rules.USING_ITEMS:
-            raise Break(
-                BreakKind.UNSUPPORTED, f"{name} compares or adds objects later, while it is iterated over"
-            )
+            raise Unsupported(f"{name} compares or adds objects later, while it is iterated over")
         with no_foreign_code(name):
             return function(*args, **kwargs)
 

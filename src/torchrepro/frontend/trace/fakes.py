@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from torchrepro.frontend.codegen.objects import elements
-from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason
+from torchrepro.frontend.graph_breaks import Break, BreakKind, BreakReason, Unsupported
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode, fake_errors
 from torchrepro.torch_api.modes import DisableTorchFunction, TorchDispatchMode, no_saved_tensors_hooks
@@ -59,9 +59,8 @@ def storage_key(fake: torch.Tensor) -> int:
         return storage_number(fake.untyped_storage())
 
 
-def unseen() -> AbstractContextManager[Any]:
-    """Do not record what is done to tensors in the block. Checked on torch 2.11 to 2.15."""
-    return DisableTorchFunction()
+unseen = DisableTorchFunction
+"""Its block is not recorded, whatever is done to tensors there."""
 
 
 @contextmanager
@@ -85,10 +84,7 @@ _SPOKEN = {
 
 
 def reason_of(error: Exception, operation: str) -> BreakReason | None:
-    """Return why an operation cannot run on fakes; None where the error is its own (a wrong shape).
-
-    Checked on torch 2.11 to 2.15 (the exceptions of `fake_tensor`).
-    """
+    """Return why an operation cannot run on fakes; None where the error is its own (a wrong shape)."""
     operation = _SPOKEN.get(operation, operation)
     unallocated = is_a(error, RuntimeError) and "data is not allocated yet" in str(error)
     if unallocated or is_a(error, fake_errors.DataDependentOutputException):
@@ -128,10 +124,7 @@ def backward_reason_of(error: BaseException | None) -> BreakReason | None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Drop logged errors of operations on fakes, and run no hooks of saved tensors: they get the real ones.
-
-    Checked on torch 2.11 to 2.15 (the name of the logger).
-    """
+    """Drop logged errors of operations on fakes, and run no hooks of saved tensors: they get real ones."""
     logger = logging.getLogger(FAKE_TENSOR_LOG)
     before, logger.disabled = logger.disabled, True
     try:
@@ -171,7 +164,7 @@ class Watcher(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not self.watching:
-            raise Break(BreakKind.UNSUPPORTED, f"{func} is called past the functions of torch")
+            raise Unsupported(f"{func} is called past the functions of torch")
         for tensor in _written_by(func, args, kwargs):
             if any(_refuses_to_write(tensor, other) for other in tensors_in((args, kwargs))):
                 raise Break(

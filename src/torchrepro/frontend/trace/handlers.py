@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchrepro.frontend.graph_breaks import Break, BreakKind
+from torchrepro.frontend.graph_breaks import Break, BreakKind, Unsupported
 from torchrepro.frontend.guards.kinds import StorageOffset
 from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.interpreter.operations import BINARY, COMPARE, build_class
@@ -80,7 +80,7 @@ def _getattr(tracer: Tracer, value: Any, name: Any, default: Any = MISSING) -> A
 
 def _object_setattr(tracer: Tracer, value: Any, name: Any, new: Any) -> None:
     if is_a(value, torch.Tensor | type):
-        raise Break(BreakKind.UNSUPPORTED, f"assignment to attribute {name!r} of a {type(value).__name__}")
+        raise Unsupported(f"assignment to attribute {name!r} of a {type(value).__name__}")
     tracer.attributes.plain_store(value, name, new)
 
 
@@ -134,7 +134,7 @@ def _hash(tracer: Tracer, value: Any) -> Any:
         return result if fits else hash(result)
     if is_a(value, torch.Tensor) or tracer.classes.lookup(type(value), "__hash__") is object.__hash__:
         kind = "Tensor" if is_a(value, torch.Tensor) else type(value).__name__
-        raise Break(BreakKind.UNSUPPORTED, f"hash() of a {kind} changes on every call")
+        raise Unsupported(f"hash() of a {kind} changes on every call")
     return NotImplemented
 
 
@@ -175,7 +175,7 @@ def _is_true(tracer: Tracer, value: Any) -> bool:
 
 def _format_fields(tracer: Tracer, text: str, *args: Any, **kwargs: Any) -> Any:
     if ("." in text or "[" in text) and any(map(has_objects, (*args, *kwargs.values()))):
-        raise Break(BreakKind.UNSUPPORTED, "a format that may read parts of objects", "use an f-string")
+        raise Unsupported("a format that may read parts of objects", "use an f-string")
     return NotImplemented
 
 
@@ -323,7 +323,7 @@ def _as_tensor(tracer: Tracer, data: Any, *, dtype: Any = None, device: Any = No
     if not is_a(data, TracedArray):
         return NotImplemented
     if _has_default_device() or (not is_scalar(data) and not is_writeable(data)):
-        raise Break(BreakKind.UNSUPPORTED, "torch.as_tensor of an array for another device or to read only")
+        raise Unsupported("torch.as_tensor of an array for another device or to read only")
     return tensor_in(data).to(dtype=dtype, device=device)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torchrepro.frontend.codegen.objects import dict_items, elements
-from torchrepro.frontend.graph_breaks import Break, BreakKind
+from torchrepro.frontend.graph_breaks import Unsupported
 from torchrepro.frontend.interpreter.generator import SteppedGenerator
 from torchrepro.frontend.interpreter.operations import Items
 from torchrepro.frontend.raw_access import is_a
@@ -157,7 +157,7 @@ class TracedItems(Items):
         if is_python_class(type(value)) and self.lookup(type(value), "__iter__") is MISSING:
             if self.python_method(value, "__getitem__") is None:
                 raise TypeError(f"'{type(value).__name__}' object is not iterable")
-            raise Break(BreakKind.UNSUPPORTED, f"iteration over a {type(value).__name__} by __getitem__")
+            raise Unsupported(f"iteration over a {type(value).__name__} by __getitem__")
         self.dicts.complete_all((value,))
         return iter(value)
 
@@ -169,7 +169,7 @@ class TracedItems(Items):
         if result is not MISSING:
             return result
         if is_a(iterator, types.GeneratorType):
-            raise Break(BreakKind.UNSUPPORTED, "a generator that was started outside of the trace")
+            raise Unsupported("a generator that was started outside of the trace")
         return next(iterator)
 
     def iterable(self, value: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchrepro.frontend.graph_breaks import Break, BreakKind
+from torchrepro.frontend.graph_breaks import Break, BreakKind, Unsupported
 from torchrepro.frontend.trace.fakes import is_fake, tensors_in
 from torchrepro.torch_api.function_names import OF_AUTOGRAD, READS_VALUES, REFUSED
 
@@ -18,9 +18,9 @@ from torchrepro.torch_api.function_names import OF_AUTOGRAD, READS_VALUES, REFUS
 def check_result(tensor: torch.Tensor, operation: str) -> None:
     """Raise `Break` where an operation's result is not a fake of the kind that graphs take."""
     if not is_fake(tensor):
-        raise Break(BreakKind.UNSUPPORTED, f"{operation} gives a tensor that is no plain fake (torch.func?)")
+        raise Unsupported(f"{operation} gives a tensor that is no plain fake (torch.func?)")
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
-        raise Break(BreakKind.UNSUPPORTED, f"{operation} gives a tensor of layout {tensor.layout}")
+        raise Unsupported(f"{operation} gives a tensor of layout {tensor.layout}")
 
 
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
@@ -33,28 +33,25 @@ def check_operation(
     if name in READS_VALUES:
         raise Break(BreakKind.DATA, f"{name}: {READS_VALUES[name]}")
     if getattr(function, "__name__", "") in ("__set__", "__delete__"):
-        raise Break(BreakKind.UNSUPPORTED, f"assignment to the attribute {name} of a tensor")
+        raise Unsupported(f"assignment to the attribute {name} of a tensor")
     if name in ("grad", "grad_fn") and getattr(function, "__name__", "") == "__get__":
         if function(*args) is not None:
-            raise Break(BreakKind.UNSUPPORTED, f"{name} of a tensor: {OF_AUTOGRAD}")
+            raise Unsupported(f"{name} of a tensor: {OF_AUTOGRAD}")
         return
     if name in RECURRENT and torch.is_grad_enabled() and any(t.requires_grad for t in tensors_in(args)):
-        raise Break(BreakKind.UNSUPPORTED, f"the backward of {name} is more than AOT compilers can follow")
+        raise Unsupported(f"the backward of {name} is more than AOT compilers can follow")
     if name in REFUSED:
-        raise Break(BreakKind.UNSUPPORTED, f"{name}: {REFUSED[name]}")
+        raise Unsupported(f"{name}: {REFUSED[name]}")
     if name == "requires_grad_":
         wanted = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
         if args[0].requires_grad != wanted:
-            raise Break(BreakKind.UNSUPPORTED, "requires_grad_ changes which gradients exist")
+            raise Unsupported("requires_grad_ changes which gradients exist")
     elif kwargs.get("requires_grad"):
-        raise Break(BreakKind.UNSUPPORTED, f"{name} makes a new leaf (requires_grad=True)")
+        raise Unsupported(f"{name} makes a new leaf (requires_grad=True)")
     if any(map(keyword.iskeyword, kwargs)):
-        raise Break(
-            BreakKind.UNSUPPORTED, f"{name} has a keyword of Python as a parameter", "give it by place"
-        )
+        raise Unsupported(f"{name} has a keyword of Python as a parameter", "give it by place")
     if kwargs.get("generator") is not None:
-        raise Break(
-            BreakKind.UNSUPPORTED,
+        raise Unsupported(
             f"{name} draws from a generator of its own",
             "without generator= the compilers know how to draw",
         )
@@ -62,7 +59,7 @@ def check_operation(
         if not isinstance(args[0], torch.Tensor):
             raise Break(BreakKind.DATA, f"torch.{name} of tensors among numbers", "torch.stack takes tensors")
         if name != "as_tensor":
-            raise Break(BreakKind.UNSUPPORTED, f"torch.{name} of a tensor", "write x.detach().clone()")
+            raise Unsupported(f"torch.{name} of a tensor", "write x.detach().clone()")
 
 
 _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -103,8 +100,7 @@ def as_argument(value: Any, node_of: Callable[[torch.Tensor], Any], operation: s
         if isinstance(value, plain):
             return plain(value)
     kind = type(value)
-    raise Break(
-        BreakKind.UNSUPPORTED,
+    raise Unsupported(
         f"{operation} is given an argument of type {kind.__module__}.{kind.__qualname__}",
     )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import collections
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,6 @@ from torchrepro.frontend.trace.foreign import natively
 if TYPE_CHECKING:
     from torchrepro.frontend.trace.tracer import Tracer
 
-_CONVERSIONS: Mapping[str, Callable[[object], str]] = {"str": str, "repr": repr, "ascii": ascii}
-
 _SEQUENCES = (list, tuple, str, bytes, bytearray, collections.deque)
 
 _SYMBOLS = dict(
@@ -36,8 +35,6 @@ _COMPARISONS = {
     "GE": ("ge", "le", ">="),
 }
 """Method, reflected method and symbol."""
-
-_UNARY_METHODS = {"UNARY_NEGATIVE": "__neg__", "UNARY_INVERT": "__invert__", "UNARY_POSITIVE": "__pos__"}
 
 
 def checked_length(length: Any) -> int:
@@ -55,7 +52,7 @@ class TracedOperators(Operators):
 
     def unary(self, name: str, value: Any) -> Any:
         self.values.require_known(value)
-        result = self.special(value, _UNARY_METHODS[name])
+        result = self.special(value, f"__{UNARY[name].__name__}__")
         return UNARY[name](value) if result is MISSING else result
 
     def binary(self, name: str, left: Any, right: Any) -> Any:
@@ -174,7 +171,7 @@ class TracedOperators(Operators):
             return text if name == "__format__" else format(text, spec)
         self.dicts.complete_all((value,))
         if conversion:
-            value = natively("a text", _CONVERSIONS[conversion], value)
+            value = natively("a text", getattr(builtins, conversion), value)
         shown = str(natively("a text", format, value, spec))
         if " at 0x" in shown:
             raise Break(BreakKind.OUTSIDE, "a text shows where in memory an object is")

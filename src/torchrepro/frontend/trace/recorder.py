@@ -15,7 +15,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.overrides import TorchFunctionMode
 
-from torchrepro.frontend.graph_breaks import Break, BreakKind, Where
+from torchrepro.frontend.graph_breaks import Break, BreakKind, Unsupported, Where
 from torchrepro.frontend.source import Source
 from torchrepro.frontend.trace import fakes, nodes
 from torchrepro.frontend.trace.classes import MISSING, static_lookup
@@ -110,7 +110,7 @@ class Recorder(TorchFunctionMode):
             with fakes.unseen(), self._watcher.expecting():
                 why = graph_nodes.why_not_in_graph(real)
                 if why is not None:
-                    raise Break(BreakKind.UNSUPPORTED, f"{source} is {why}")
+                    raise Unsupported(f"{source} is {why}")
                 fake = fakes.fake_of(self.fake_mode, real)
             node = self._placeholder(name)
             node.meta["example_value"] = fake
@@ -152,7 +152,7 @@ class Recorder(TorchFunctionMode):
         """Return `fake.name` as the real tensor has it: recorded if it is a tensor, a constant otherwise."""
         kind = self.real_type_of(fake)
         if name == "__dict__":
-            raise Break(BreakKind.UNSUPPORTED, "the attributes of a tensor as a dict")
+            raise Unsupported("the attributes of a tensor as a dict")
         found = static_lookup(kind, name)
         if found is MISSING:
             raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'", name=name, obj=fake)
@@ -191,9 +191,7 @@ class Recorder(TorchFunctionMode):
                 raise
             raise Break.of(reason) from error
         if any(tensor.shape != shape for tensor, shape in outs):
-            raise Break(
-                BreakKind.UNSUPPORTED, f"{name} changes the shape of out=", "give it a tensor that fits"
-            )
+            raise Unsupported(f"{name} changes the shape of out=", "give it a tensor that fits")
         # Not every operator writes `out=` through one whose schema declares it (`linalg.matrix_rank`).
         self._watcher.written.update(fakes.storage_key(tensor) for tensor, _ in outs)
         self._record(func, name, args, kwargs, result)
@@ -264,13 +262,11 @@ class Recorder(TorchFunctionMode):
         if not fresh and not effect:
             if not nodes.is_plain(result):
                 kind = type(result)
-                raise Break(
-                    BreakKind.UNSUPPORTED, f"{name} gives a value of {kind.__module__}.{kind.__qualname__}"
-                )
+                raise Unsupported(f"{name} gives a value of {kind.__module__}.{kind.__qualname__}")
             return
         modes = Modes.now()
         if modes.inference != self._start.inference:
-            raise Break(BreakKind.UNSUPPORTED, "torch.inference_mode inside of a graph", "use torch.no_grad")
+            raise Unsupported("torch.inference_mode inside of a graph", "use torch.no_grad")
         for tensor in fresh:
             nodes.check_result(tensor, name)
         op, target, given = graph_nodes.form_of(func, args, kwargs)

@@ -21,9 +21,9 @@ import typing
 from enum import Enum, auto
 from typing import Any
 
-import numpy as np
 import torch
 
+from torchrepro.frontend.codegen.recipes import ITERATORS
 from torchrepro.frontend.graph_breaks import BreakKind, BreakReason
 from torchrepro.frontend.interpreter.generator import _drive
 from torchrepro.frontend.raw_access import is_a
@@ -186,14 +186,7 @@ _OWNERS: tuple[Any, ...] = (
 """Types in C whose methods are as pure as they are."""
 
 _ITERTOOLS = tuple(kind for kind in vars(itertools).values() if is_a(kind, type))
-_REVERSIBLE: Any = ([], (), {}, {}.values(), {}.items(), collections.deque())
-_ITERABLE: Any = (*_REVERSIBLE, set(), "", b"", range(0), range(1 << 70), collections.OrderedDict())
-_SOME_ITERATORS: tuple[Any, ...] = (
-    *map(iter, _ITERABLE),
-    *(reversed(each) for each in _REVERSIBLE),
-    *(iter(int, 0), zip(), enumerate(()), map(str, ()), filter(None, ()), iter(np.arange(1))),
-)
-_ITERATORS = tuple(map(type, _SOME_ITERATORS)) + _ITERTOOLS
+_ITERATORS = (*ITERATORS, *_ITERTOOLS)
 
 FUNCTION_FIRST: frozenset[Any] = frozenset({map, filter, functools.reduce, itertools.starmap})
 """Natives whose first argument is a function."""

@@ -15,18 +15,12 @@ import torch
 
 from torchrepro.frontend.graph_breaks import BreakKind, BreakReason
 from torchrepro.frontend.guards.kinds import HOOKS
+from torchrepro.frontend.trace.classes import IN_C
 from torchrepro.torch_api import function_names
 from torchrepro.torch_api.modules import original_of
 from torchrepro.torch_api.names import C_MODULE, FUNCTION_HOMES, SWAPPED_HOMES, TENSOR
 from torchrepro.torch_api.ops import CustomOpDef, HigherOrderOperator, OpOverload, OpOverloadPacket
 
-_C_KINDS = (
-    types.BuiltinFunctionType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.MethodWrapperType,
-    types.GetSetDescriptorType,
-)
 _LEAF_MODULES = frozenset({*FUNCTION_HOMES, "torch.signal.windows.windows"})
 _SETTERS_SEEN = frozenset({"_set_grad_enabled"})
 """In C++: setters whose state the recorder writes into the graph."""
@@ -134,7 +128,7 @@ def is_leaf(function: Any) -> bool:
         return True
     if isinstance(function, types.MethodType):
         return isinstance(function.__self__, torch.Tensor) and _module_of(function) == TENSOR
-    if isinstance(function, _C_KINDS) and _belongs_to_a_value_of_torch(function):
+    if isinstance(function, (*IN_C, types.GetSetDescriptorType)) and _belongs_to_a_value_of_torch(function):
         return True
     if not isinstance(function, (types.FunctionType, types.BuiltinFunctionType)):
         return False

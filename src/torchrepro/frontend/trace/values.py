@@ -15,7 +15,7 @@ import torch
 
 from torchrepro.frontend.codegen.objects import Shadow, ShadowKind, dict_copy, elements
 from torchrepro.frontend.codegen.writer import Kept
-from torchrepro.frontend.graph_breaks import Break, BreakKind
+from torchrepro.frontend.graph_breaks import Break, BreakKind, Unsupported
 from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.guards.kinds import Answers, Contains, Guards, HasKey, Is, Length
 from torchrepro.frontend.raw_access import is_a
@@ -285,7 +285,7 @@ class Dicts:
                 self.guard_key(key, KeyOf(partial.source, index))
         for key in list(dict.keys(copy)):
             if not dict.__contains__(copy, key):
-                raise Break(BreakKind.UNSUPPORTED, "a key of a dict has another hash than when it was stored")
+                raise Unsupported("a key of a dict has another hash than when it was stored")
             if key in partial.unread:
                 dict.__setitem__(copy, key, self.adopt(dict.__getitem__(copy, key), partial.child(key)))
 
@@ -293,7 +293,7 @@ class Dicts:
         if is_constant(key) or is_single(key) or next(tensors_in(key), None) is None:
             self.values.guards.add(Is(source, key))
         else:
-            raise Break(BreakKind.UNSUPPORTED, "a dict of the caller has tensors as keys")
+            raise Unsupported("a dict of the caller has tensors as keys")
 
     def complete_all(self, values: Any) -> None:
         """Adopt all values of every dict that can be reached through containers from these values."""

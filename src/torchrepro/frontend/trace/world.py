@@ -230,17 +230,13 @@ class World:
 
     # Objects
 
-    def instance_of(self, owner: Any, original: Any = None) -> dict[str, Any] | None:
-        """Return the `__dict__` that tracing reads and writes for an object; None where it has none.
-
-        `original`: the object that `owner` stands in for.
-        """
+    def instance_of(self, owner: Any) -> dict[str, Any] | None:
+        """Return the `__dict__` that tracing reads and writes for an object; None where it has none."""
         known = self.values.instances.get(id(owner))
         if known is not None:
             return known
-        original = owner if original is None else original
         try:
-            space: Any = object.__getattribute__(original, "__dict__")
+            space: Any = object.__getattribute__(owner, "__dict__")
         except AttributeError:
             return None
         if type(space) is not dict or id(owner) in self.values.fresh:
@@ -249,7 +245,7 @@ class World:
         copy = self.values.instances[id(owner)] = dict(space)
         self.values.stand_ins[id(space)] = copy
         self.values.sources[id(copy)] = Attribute(source, "__dict__")
-        shadow = source, original, copy, ShadowKind.ATTRIBUTES
+        shadow = source, owner, copy, ShadowKind.ATTRIBUTES
         return self.dicts.add(shadow, lambda name: instance_value(source, name))
 
     def instance_value(self, owner: Any, name: str) -> Any:

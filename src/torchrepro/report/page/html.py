@@ -33,7 +33,7 @@ from torchrepro.nouns.sentences import KINDS
 from torchrepro.nouns.verdict import Comparison, Kind
 from torchrepro.report.contents import Contents, Picture
 from torchrepro.report.environments import lines_of, settings_lines
-from torchrepro.report.picture_groups import grouped
+from torchrepro.report.graph_picture import grouped
 from torchrepro.report.sections import differences_table, growth_table, steps_table
 
 _LEXERS = {

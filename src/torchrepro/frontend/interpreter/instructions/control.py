@@ -8,7 +8,7 @@ from types import CellType, FunctionType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from torchrepro.frontend.bytecode.program import NULL, NULL_AFTER_CALLABLE
-from torchrepro.frontend.graph_breaks import Break, BreakKind
+from torchrepro.frontend.graph_breaks import Unsupported
 from torchrepro.frontend.interpreter.frame import Frame, Signal
 from torchrepro.frontend.interpreter.instructions.table import (
     INSTRUCTIONS,
@@ -227,7 +227,7 @@ def call_intrinsic_1(op: Interpreter, frame: Frame, which: int) -> None:
     if which in _AS_IN_3_11:
         INSTRUCTIONS[_AS_IN_3_11[which]](op, frame, None)
     elif which in _OF_FRAMES:
-        raise Break(BreakKind.UNSUPPORTED, f"the instruction CALL_INTRINSIC_1 {which} is not supported")
+        raise Unsupported(f"the instruction CALL_INTRINSIC_1 {which} is not supported")
     else:
         frame.stack[-1] = native("CALL_INTRINSIC_1", int(which), 1, frame.globals)(frame.stack[-1])
 

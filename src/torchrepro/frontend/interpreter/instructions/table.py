@@ -8,7 +8,7 @@ from functools import cache
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from torchrepro.frontend.graph_breaks import Break, BreakKind
+from torchrepro.frontend.graph_breaks import Unsupported
 from torchrepro.frontend.interpreter.frame import Frame, Signal
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ Returns the index to go to if that is not the next instruction, and a signal whe
 
 class _Table(dict[str, Step]):
     def __missing__(self, name: str) -> Step:
-        raise Break(BreakKind.UNSUPPORTED, f"the instruction {name} is not supported")
+        raise Unsupported(f"the instruction {name} is not supported")
 
 
 INSTRUCTIONS = _Table()

@@ -79,6 +79,9 @@ enter_all(
 )
 
 
+INSTRUCTIONS["COPY"] = lambda op, frame, depth: frame.stack.append(frame.stack[-depth])
+
+
 @instruction("SWAP")
 def swap(op: Interpreter, frame: Frame, depth: int) -> None:
     stack = frame.stack
@@ -264,10 +267,3 @@ def match_class(op: Interpreter, frame: Frame, count: int) -> None:
         frame.stack.append(tuple(values))
     except AttributeError:
         frame.stack.append(None)
-
-
-INSTRUCTIONS.update(
-    {
-        "COPY": lambda op, frame, depth: frame.stack.append(frame.stack[-depth]),
-    }
-)

@@ -6,7 +6,7 @@ from types import CellType
 from typing import TYPE_CHECKING, Any
 
 from torchrepro.frontend.bytecode.program import NULL
-from torchrepro.frontend.graph_breaks import Break, BreakKind
+from torchrepro.frontend.graph_breaks import Unsupported
 from torchrepro.frontend.interpreter.frame import Frame
 from torchrepro.frontend.interpreter.instructions.table import INSTRUCTIONS, instruction
 
@@ -67,9 +67,7 @@ def _restore_slot(frame: Frame, name: str, value: Any) -> None:
 def make_cell(op: Interpreter, frame: Frame, name: str) -> None:
     if name in frame.program.code.co_freevars:
         # As in `[lambda: x for x in x]`, inlined, where the last `x` belongs to an outer function.
-        raise Break(
-            BreakKind.UNSUPPORTED, f"{name} names a variable of {frame.where.function} and an outer one"
-        )
+        raise Unsupported(f"{name} names a variable of {frame.where.function} and an outer one")
     frame.cells[name] = CellType(frame.locals.pop(name)) if name in frame.locals else CellType()
 
 
