@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -82,7 +83,7 @@ def watch() -> None:
         tell(part="watch", way=name, milliseconds=round(1000 * statistics.median(times), 3))
 
 
-def search(bugs: list[str], blocks: int) -> None:
+def search(bugs: list[str], blocks: int, limit: float) -> None:
     """Print the seconds from a failure to its verified script and to its culprit, and of one compile."""
     with tempfile.TemporaryDirectory() as scratch:
         program = Path(scratch, "program.py")
@@ -93,14 +94,20 @@ def search(bugs: list[str], blocks: int) -> None:
         def run(*words: str, **more: str) -> float:
             began = time.perf_counter()
             cache = tempfile.mkdtemp(dir=scratch)
-            subprocess.run(
+            process = subprocess.Popen(
                 [sys.executable, *words],
                 env={**environ, "TORCHINDUCTOR_CACHE_DIR": cache, **more},
                 cwd=scratch,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                check=False,
+                start_new_session=True,
             )
+            try:
+                process.wait(limit)
+            except subprocess.TimeoutExpired:
+                tell(part="search", what=" ".join(words[-2:]), stopped_after=limit)
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
             return time.perf_counter() - began
 
         run(str(program), "none", str(blocks), COMPILES_TIMED=str(times))
@@ -124,6 +131,8 @@ def search(bugs: list[str], blocks: int) -> None:
                 script_seconds=found.get("verified_after"),
                 script_against_compile=round(found["verified_after"] / one, 2) if found else None,
                 culprit=(located.get("op") or {}).get("op"),
+                way=(located.get("op") or {}).get("way"),
+                notes=[*found.get("notes", ()), *located.get("notes", ())],
                 locate_seconds=located.get("seconds"),
                 locate_against_compile=round(located["seconds"] / one, 2) if located else None,
                 minify_timeline=told(found),
@@ -251,6 +260,7 @@ def main() -> None:
         "--bugs", default="compile_error,accuracy,runtime_error", help="injected, with commas"
     )
     parser.add_argument("--blocks", type=int, default=12, help="of the transformer in `search`")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds for each program in `search`")
     parser.add_argument("--billions", type=float, default=3.0, help="parameters of the model in `large`")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: `large` alone")
     options = parser.parse_args()
@@ -261,7 +271,7 @@ def main() -> None:
     if "watch" in options.parts:
         watch()
     if "search" in options.parts:
-        search(options.bugs.split(","), options.blocks)
+        search(options.bugs.split(","), options.blocks, options.limit)
     if "large" in options.parts:
         large(options.billions, options.device)
 
