@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torchrepro.judge.compare import same
 from torchrepro.judge.metrics import Stream, Walk, sample_positions
 from torchrepro.judge.rule import Envelope, Rule, precision_of
-from torchrepro.nouns.verdict import Blame, Difference
+from torchrepro.nouns.verdict import Blame, Comparison, Difference
 
 T = torch.tensor
 FLOATING = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.complex64]
@@ -223,6 +223,39 @@ def test_a_large_leaf_that_differs_gets_complete_statistics() -> None:
     assert leaf.mismatched == 1
     assert leaf.cosine is not None
     assert leaf.max_rel == pytest.approx(float((100 - ref[1_234_567]).abs() / ref[1_234_567].abs()))
+
+
+def numbers_of(ref: Any, res: Any, truth: Any = None, **options: Any) -> tuple[float | None, ...]:
+    (leaf,) = same(ref, res, truth, **options).leaves
+    return leaf.max_abs, leaf.max_rel, leaf.max_ulp, leaf.cosine
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_number_that_was_not_measured_is_none(dtype: torch.dtype) -> None:
+    ref = torch.linspace(1, 2, 1_500_000).to(dtype)
+    res = ref.clone()
+    res[7] *= 1 + torch.finfo(dtype).eps
+    accepted = numbers_of(ref, res, ref.double())
+    assert accepted == (float(res[7] - ref[7]), None, None, None)
+    assert accepted[0] != 0.0
+    ref[-1] = res[-1] = (
+        math.nan
+    )  # of the lean pass one block is measured in full, another holds the difference
+    assert numbers_of(ref, res, ref.double())[1:] == (None, None, None)
+
+
+def test_numbers_are_told_only_where_there_are_any() -> None:
+    assert numbers_of(T([1, 2]), T([1, 5])) == (3.0, None, None, None)
+    assert numbers_of(T([1, 2]), T([1, 2])) == (0.0, 0.0, 0.0, None)
+    assert numbers_of(T([1, 2]), T([1, 5]), ignore_non_fp=True) == (None, None, None, None)
+    assert numbers_of(T([1.0]), T([math.inf]), strict=True) == (math.inf, None, None, None)
+    assert numbers_of(torch.zeros(2), torch.zeros(3)) == (None, None, None, None)
+    # Integers of rounded floats count as the same, and still differ.
+    assert numbers_of(T([1, 2, 3]), T([2, 2, 3]), T([1, 2, 4])) == (1.0, None, None, None)
+    comparison = same(torch.zeros(2), torch.zeros(3))
+    assert comparison.worst_error is None
+    assert comparison.to_dict()["differing"][0]["max_rel"] is None
+    assert Comparison.from_dict(comparison.to_dict()) == comparison
 
 
 def test_a_rule_can_be_given_as_one_object() -> None:

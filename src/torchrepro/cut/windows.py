@@ -18,7 +18,7 @@ from torchrepro.cut.record_values import NotRecorded, Recording
 from torchrepro.cut.subgraph import piece, side_by_side
 from torchrepro.cut.units import Unit, ambient_at, units_of
 from torchrepro.nouns.repro import Ambient, Repro
-from torchrepro.nouns.verdict import LeafComparison, Verdict
+from torchrepro.nouns.verdict import Verdict
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,8 +117,8 @@ def wrong_ones(
         for (layer, units), verdict in zip(layers, verdicts, strict=False):
             for leaf in verdict.comparison.differing if verdict.comparison is not None else ():
                 place = layer.owner(leaf)
-                if place is not None and _badness(leaf) > worst.get(group[place], (-1.0,))[0]:
-                    worst[group[place]] = (_badness(leaf), units[place])
+                if place is not None and leaf.severity > worst.get(group[place], (-1.0,))[0]:
+                    worst[group[place]] = (leaf.severity, units[place])
     ranked = sorted(worst.items(), key=lambda item: -item[1][0])
     return [(unit, window) for window, (_, unit) in ranked[:_WORST]]
 
@@ -139,10 +139,6 @@ def _layers(
         for layer, units in built
         if (layer.inputs, layer.outputs) == (built[0][0].inputs, built[0][0].outputs)
     ]
-
-
-def _badness(leaf: LeafComparison) -> float:
-    return leaf.max_rel if leaf.max_rel == leaf.max_rel else float("inf")
 
 
 def failing_one(

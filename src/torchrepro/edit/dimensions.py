@@ -223,7 +223,7 @@ def _with_positions(
     names = {axis: each.name for each in dimensions for axis in each.axes}
     inputs = {each.index: number for number, each in enumerate(held) if each.index is not None}
     differing = () if verdict.comparison is None else verdict.comparison.differing
-    for leaf in sorted(differing, key=lambda leaf: -leaf.max_rel):
+    for leaf in sorted(differing, key=lambda leaf: -leaf.severity):
         where, places = leaf.where, leaf.index or ()
         along: Sequence[str | None] = ()
         if where.input in inputs:

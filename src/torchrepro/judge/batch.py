@@ -65,6 +65,11 @@ def fits(ref: torch.Tensor, res: torch.Tensor, dtypes: frozenset[torch.dtype]) -
     )
 
 
+def equal_leaf(path: str, tensor: torch.Tensor) -> LeafComparison:
+    """Return the leaf of a tensor that equals its counterpart in every element."""
+    return LeafComparison(path=path, elements=tensor.numel(), max_abs=0.0, max_rel=0.0, max_ulp=0.0)
+
+
 def accepted(leaves: Sequence[SmallLeaf], rule: Rule) -> list[LeafComparison | None]:
     """Return the comparison of each leaf that certainly is the same; None for each that the rule decides."""
     groups = _groups(leaves)
@@ -76,9 +81,7 @@ def accepted(leaves: Sequence[SmallLeaf], rule: Rule) -> list[LeafComparison | N
         if limits is None:
             for number, same in zip(numbers, table.flatten().tolist(), strict=True):
                 if same:
-                    found[number] = LeafComparison(
-                        path=leaves[number].path, elements=leaves[number].ref.numel()
-                    )
+                    found[number] = equal_leaf(leaves[number].path, leaves[number].ref)
             continue
         counts = [leaves[number].ref.numel() for number in numbers]
         columns = _judged(table, counts, limits, rule, blind=blind)

@@ -142,8 +142,8 @@ class Pattern:
 class Statistics:
     """The errors of a leaf. Without a truth, eager stands in for it and `rmse_eager` is zero.
 
-    The excesses are the largest `|error| - envelope.relative * |truth|`. After a lean pass `cosine` is None
-    and `max_rel` and `max_ulp` are those of the blocks that were measured in full.
+    The excesses are the largest `|error| - envelope.relative * |truth|`. A lean pass does not measure
+    `max_rel`, `max_ulp` and `cosine`.
     """
 
     elements: int
@@ -153,8 +153,8 @@ class Statistics:
     excess_eager: float
     excess_compiled: float
     max_abs: float
-    max_rel: float
-    max_ulp: float
+    max_rel: float | None
+    max_ulp: float | None
     cosine: float | None
     vanished: bool
     """The compiled side is zero everywhere and eager is not (known after a full pass)."""
@@ -266,8 +266,8 @@ class Stream:
             excess_eager=tops.excess_eager * back,
             excess_compiled=tops.excess_compiled * back,
             max_abs=tops.max_abs * back,
-            max_rel=tops.max_rel,
-            max_ulp=tops.max_ulp,
+            max_rel=tops.max_rel if full else None,
+            max_ulp=tops.max_ulp if full else None,
             cosine=cosine if full else None,
             vanished=sums.res2 == 0.0 and sums.ref2 > 0.0,
             pattern=pattern,

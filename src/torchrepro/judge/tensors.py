@@ -6,13 +6,14 @@ described by a few ordinary tensors and numbers, which are compared here and kep
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from torchrepro.judge.batch import EXACT, FLOATING, SmallLeaf, are_ordinary, fits
+from torchrepro.judge.batch import EXACT, FLOATING, SmallLeaf, are_ordinary, equal_leaf, fits
 from torchrepro.judge.glance import glance
 from torchrepro.judge.metrics import Walk
 from torchrepro.judge.rule import (
@@ -50,7 +51,8 @@ class Unequal:
 
     count: int
     index: tuple[int, ...] | None
-    max_abs: float
+    max_abs: float | None
+    """The largest difference; None where the dtype has no arithmetic."""
 
 
 def unequal(ref: torch.Tensor, res: torch.Tensor, *, bits: bool = False) -> Unequal:
@@ -72,12 +74,12 @@ def unequal(ref: torch.Tensor, res: torch.Tensor, *, bits: bool = False) -> Uneq
         if not found:
             continue
         count += found
-        # The size of a difference is only reported, never judged: beyond 2**53 it is rounded.
+        # Beyond 2**53 the size of a difference is rounded.
         size = _magnitude(new, old).masked_fill_(~differs, -1.0).reshape(-1)
         offset = int(size.argmax())
         if float(size[offset]) > worst:
             worst, index = float(size[offset]), walk.index_of(part, offset)
-    return Unequal(count, index, max(worst, 0.0))
+    return Unequal(count, index, None if ref.dtype in UNREADABLE_DTYPES else max(worst, 0.0))
 
 
 def _same_memory(ref: torch.Tensor, res: torch.Tensor) -> bool:
@@ -109,7 +111,7 @@ def _magnitude(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
     if new.dtype in UNREADABLE_DTYPES:
         return torch.zeros(new.shape, dtype=torch.float64, device=new.device)
     wide = torch.complex128 if new.is_complex() else torch.float64
-    return (new.to(wide) - old.to(wide)).abs().nan_to_num_(nan=float("inf"))
+    return (new.to(wide) - old.to(wide)).abs().nan_to_num_(nan=math.inf, posinf=math.inf)
 
 
 Leaf = LeafComparison | SmallLeaf
@@ -233,7 +235,7 @@ def _values(
 ) -> Leaf:
     bits = rule.strict and ref.dtype is res.dtype
     if ref.numel() == 0 and not bits:
-        return LeafComparison(path=path)
+        return equal_leaf(path, ref)
     limits = None if bits else _precision(dtype, rule, blind=truth is None)
     leaf = SmallLeaf(path, ref, res, truth, limits)
     if fits(ref, res, FLOATING) and not rule.cos_similarity:
@@ -268,7 +270,7 @@ def _exact(ref: torch.Tensor, res: torch.Tensor, path: str, rule: Rule) -> LeafC
         return LeafComparison(path=path, elements=ref.numel(), detail="not floating: ignored")
     found = unequal(ref, res, bits=floating)
     if not found.count or found.index is None:
-        return LeafComparison(path=path, elements=ref.numel())
+        return equal_leaf(path, ref)
     eager, compiled = value_at(ref, found.index), value_at(res, found.index)
     text = f"{found.count} of {ref.numel()} elements are not equal (compiled {compiled}, eager {eager})"
     return LeafComparison(
@@ -297,10 +299,12 @@ def _excused_by_rounding(
     if leaf.same or rule.strict or truth is None or truth.shape != ref.shape or truth.dtype is not ref.dtype:
         return leaf
     eager, compiled = unequal(ref, truth), unequal(res, truth)
-    if not eager.count or compiled.count > 2 * eager.count + 2 or compiled.max_abs > 4 * eager.max_abs:
+    if not eager.count or compiled.count > 2 * eager.count + 2:
+        return leaf
+    if (compiled.max_abs or 0.0) > 4 * (eager.max_abs or 0.0):
         return leaf
     text = f"integers of rounded floats: {compiled.count} differ from float64, of eager's {eager.count}"
-    return LeafComparison(path=leaf.path, detail=text, elements=leaf.elements)
+    return LeafComparison(path=leaf.path, detail=text, elements=leaf.elements, max_abs=leaf.max_abs)
 
 
 def _usable(truth: torch.Tensor | None, ref: torch.Tensor) -> torch.Tensor | None:

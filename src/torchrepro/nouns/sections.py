@@ -153,8 +153,8 @@ def values_table(comparison: Comparison, *, limit: int) -> Table:
             "eager": leaf.ref_value,
             "compiled": leaf.res_value,
             "float64": leaf.truth_value,
-            "max abs": error(leaf.max_abs or None, ""),
-            "max rel": error(leaf.max_rel or None, ""),
+            "max abs": error(leaf.max_abs, ""),
+            "max rel": error(leaf.max_rel, ""),
             "RMSE eager": error(leaf.rmse_ref, ""),
             "RMSE compiled": error(leaf.rmse_res, ""),
         }

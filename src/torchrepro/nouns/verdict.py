@@ -100,7 +100,8 @@ class LeafComparison:
 
     `path` is text, which crosses processes and goes into JSON as it is; `where` is the same taken apart.
     `index` is the worst element; `max_rel`, `max_ulp` and so on are over the elements that are finite on
-    both sides. The two RMSE values are against the float64 truth and None where there is none.
+    both sides. The two RMSE values are against the float64 truth. A number is None where it was not measured:
+    there is no truth, the values have no such error, or the verdict did not need it.
     """
 
     path: str
@@ -113,9 +114,9 @@ class LeafComparison:
     truth_value: str = ""
     elements: int = 0
     mismatched: int = 0
-    max_abs: float = 0.0
-    max_rel: float = 0.0
-    max_ulp: float = 0.0
+    max_abs: float | None = None
+    max_rel: float | None = None
+    max_ulp: float | None = None
     rmse_ref: float | None = None
     rmse_res: float | None = None
     cosine: float | None = None
@@ -127,6 +128,11 @@ class LeafComparison:
     @property
     def where(self) -> LeafPath:
         return LeafPath.parse(self.path)
+
+    @property
+    def severity(self) -> float:
+        """The relative error as a sort key: infinite where it is NaN, zero where it was not measured."""
+        return 0.0 if self.max_rel is None else self.max_rel if self.max_rel == self.max_rel else float("inf")
 
     def __str__(self) -> str:
         where = self.path or "the value"
@@ -162,10 +168,10 @@ class Comparison:
         return max(self.leaves, key=_badness, default=None)
 
     @property
-    def worst_error(self) -> float:
-        """The largest absolute error of a differing leaf (of any leaf where all are the same)."""
+    def worst_error(self) -> float | None:
+        """The largest absolute error of the differing leaves (of all where none differs), if any has one."""
         leaves = self.differing or self.leaves
-        return max((leaf.max_abs for leaf in leaves), default=0.0)
+        return max((leaf.max_abs for leaf in leaves if leaf.max_abs is not None), default=None)
 
     @property
     def blamed(self) -> Blame:
@@ -212,8 +218,7 @@ class Comparison:
 
 
 def _badness(leaf: LeafComparison) -> tuple[bool, int, float]:
-    error = leaf.max_rel if leaf.max_rel == leaf.max_rel else float("inf")
-    return (not leaf.same, leaf.mismatched, error)
+    return (not leaf.same, leaf.mismatched, leaf.severity)
 
 
 JSON_NAMES = {

@@ -61,8 +61,7 @@ def _maps(comparison: Comparison, runs: Mapping[str, Run]) -> list[Any]:
 
 def _badness(leaf: LeafComparison) -> tuple[float, float]:
     """Return a sort key: the share of wrong elements, largest first."""
-    error = leaf.max_rel if leaf.max_rel == leaf.max_rel else float("inf")
-    return -leaf.mismatched / max(leaf.elements, 1), -error
+    return -leaf.mismatched / max(leaf.elements, 1), -leaf.severity
 
 
 def _tensors_of(run: Run) -> dict[str, torch.Tensor]:

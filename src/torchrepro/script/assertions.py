@@ -143,7 +143,7 @@ def _error_and_size(leaf: LeafComparison) -> tuple[float, float]:
     try:
         expected, actual = complex(leaf.ref_value), complex(leaf.res_value)
     except ValueError:
-        return leaf.max_abs, 0.0
+        return leaf.max_abs or 0.0, 0.0
     return abs(actual - expected), abs(expected)
 
 

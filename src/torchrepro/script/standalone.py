@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -282,8 +283,9 @@ def _runtime_for(text: str) -> list[list[str]]:
 def _limit(leaf: LeafComparison) -> float:
     """Return half of the observed error, so that rounding on another machine does not count."""
     by_value = leaf.difference in (Difference.VALUE, Difference.NON_FINITE)
-    finite = leaf.max_abs == leaf.max_abs and leaf.max_abs != float("inf")
-    return leaf.max_abs / 2 if by_value and finite else 0.0 if not by_value else 1e300
+    if not by_value or leaf.max_abs is None:
+        return 0.0
+    return leaf.max_abs / 2 if math.isfinite(leaf.max_abs) else 1e300
 
 
 def _fixed_words(message: str) -> list[str]:
