@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from typing import Any
 
 import pytest
@@ -119,3 +120,12 @@ def _rounded(leaf: LeafComparison) -> dict[str, Any]:
         name: pytest.approx(value, rel=1e-9, abs=1e-300) if isinstance(value, float) else value
         for name, value in fields.items()
     }
+
+
+def test_a_difference_from_zero_gives_no_warning() -> None:
+    truth = torch.zeros(4, dtype=torch.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (leaf,) = same(truth, truth + 1e-14).leaves
+    assert leaf.same
+    assert leaf.max_ulp == math.inf

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import random
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from torchrepro import same_two_models
+from torchrepro import same, same_two_models
 from torchrepro.nouns.errors import ReferenceError64
 from torchrepro.nouns.verdict import Blame, Difference
 
@@ -114,6 +116,49 @@ def test_rounding_noise_of_eager_is_noted_and_not_blamed() -> None:
     compared = same_two_models(nearly_steady, torch.clone, inputs())
     assert compared
     assert any("bitwise" in note for note in compared.notes)
+
+
+ORDERS = random.Random(0)
+
+
+@torch.library.custom_op("judge_tests::sum_in_any_order", mutates_args=())
+def sum_in_any_order(x: torch.Tensor) -> torch.Tensor:
+    """Add as atomic additions on a GPU do: in another order each time, rounding after each."""
+    return functools.reduce(torch.add, ORDERS.sample(x.unbind(-1), x.shape[-1]))
+
+
+def sum_of_centred(x: torch.Tensor) -> torch.Tensor:
+    """Compute zero up to rounding: as does the gradient of a bias before a batch norm."""
+    result: torch.Tensor = sum_in_any_order(x - x.mean(-1, keepdim=True))
+    return result
+
+
+def test_eager_that_varies_by_rounding_alone_is_compared() -> None:
+    x = torch.randn(16, 512, generator=torch.Generator().manual_seed(0))
+    assert not same(sum_of_centred(x), sum_of_centred(x))  # by far more than the rule tolerates
+    healthy = same_two_models(sum_of_centred, lambda x: (x - x.mean(-1, keepdim=True)).sum(-1), (x,), True)
+    assert healthy
+    assert any("not bitwise deterministic" in note for note in healthy.notes)
+    wrong = same_two_models(sum_of_centred, lambda x: sum_of_centred(x) + 1e-2, (x,), True)
+    assert wrong.differing[0].difference is Difference.VALUE
+
+
+def test_draws_that_cannot_be_reproduced_are_not_taken_for_rounding() -> None:
+    def reseeds(x: torch.Tensor) -> torch.Tensor:
+        torch.seed()
+        return x + torch.randn_like(x)
+
+    assert "non-deterministic" in str(same_two_models(reseeds, reseeds, inputs(), True))
+
+
+def test_a_race_is_not_taken_for_rounding_where_float64_agrees_with_itself() -> None:
+    winners = iter([0, 1, 0, 0, 0, 0, 0])  # eager, eager, float64, compiled, eager, float64
+
+    def last_writer_wins(x: torch.Tensor) -> torch.Tensor:
+        return x[..., next(winners)].clone()
+
+    compared = same_two_models(last_writer_wins, last_writer_wins, inputs(), True)
+    assert "non-deterministic" in str(compared)
 
 
 def test_no_float64_reference_is_said_or_is_an_error_if_required() -> None:

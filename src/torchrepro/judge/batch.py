@@ -258,7 +258,8 @@ def _judged(
         # Without cancellation: 2 ref·res = |ref|² + |res|² - |res - ref|²
         product = (found.ref**2 + found.res**2 - found.change**2) / 2.0
         cosine = np.where(norms > 0.0, np.clip(product / norms, -1.0, 1.0), found.ref == found.res)
-    return same, found.max_abs, found.max_rel, found.max_ulp / limits.eps, rmse_eager, rmse, cosine
+        max_ulp = found.max_ulp / limits.eps
+    return same, found.max_abs, found.max_rel, max_ulp, rmse_eager, rmse, cosine
 
 
 def _norms(rows: torch.Tensor) -> torch.Tensor:
