@@ -174,6 +174,11 @@ def uses_its_input_up(x: torch.Tensor, out: torch.Tensor) -> None:
     out.copy_(x.mul_(2))
 
 
+def sums_its_neighbours(x: torch.Tensor, out: torch.Tensor) -> None:
+    for place in range(1, len(x)):
+        out[place] = x[place] + x[place - 1]
+
+
 KERNELS: list[tuple[Callable[..., None], Contract | None]] = [
     (doubles, None),
     (counts_its_launches, Contract.DETERMINISM),
@@ -200,3 +205,21 @@ def test_a_triton_kernel_is_checked_where_a_graph_launches_it(
     if broken:
         line = inspect.getsourcelines(function)[1]
         assert found.violations[0].registered.endswith(f"test_operator_contracts.py:{line}")
+
+
+@pytest.mark.parametrize("function", [doubles, sums_its_neighbours])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_triton_kernel_may_share_memory_where_it_does_not_depend_on_it(
+    function: Callable[..., None], shared: bool, tmp_path: Path
+) -> None:
+    x = torch.arange(1.0, 5.0)
+    given = {"kwargs": {"x": x, "out": x if shared else torch.zeros(4)}, "grid": [(1,)]}
+    constants = {"constant_args_idx": kernel_side_table.add_constant_args({})}
+    where = {"kernel_idx": kernel_side_table.add_kernel(Kernel(function)), **constants}
+    found = checks(
+        lambda: triton_kernel_wrapper_mutation(**where, **given, tma_descriptor_metadata={}), tmp_path
+    )
+    depends = shared and function is sums_its_neighbours
+    assert [(one.contract, one.subject) for one in found.violations] == (
+        [(Contract.ALIAS, "argument out")] if depends else []
+    )

@@ -25,7 +25,7 @@ from torchrepro.execute.fake_results import (
 from torchrepro.execute.gradient_check import NotChecked, WrongGradient, check_backward
 from torchrepro.execute.operator_calls import Call, Calls, RunWithNodes
 from torchrepro.graph_text.triton_kernels import kernel_of
-from torchrepro.judge.clone import is_plain
+from torchrepro.judge.clone import clone_inputs, is_plain
 from torchrepro.judge.compare import tensors_in
 from torchrepro.judge.execute import Run
 from torchrepro.judge.models import Phase
@@ -43,7 +43,7 @@ from torchrepro.torch_api.ops import (
     registered_functions,
     schema_of,
 )
-from torchrepro.torch_api.pytree import tree_leaves
+from torchrepro.torch_api.pytree import tree_leaves, tree_map_only
 from torchrepro.torch_api.tensors import storage_identity
 from torchrepro.user_code.registrations import Role, place_of, registered_at
 
@@ -220,6 +220,7 @@ def _mutation(call: Call) -> Iterator[Violation]:
 def _aliasing(call: Call) -> Iterator[Violation]:
     """Yield results that share memory with an argument or another result without saying so."""
     if isinstance(call.op, HigherOrderOperator):
+        yield from _kernel_aliasing(call)
         return
     arguments = call.fresh()
     real, after = _run(call, arguments)
@@ -241,6 +242,28 @@ def _aliasing(call: Call) -> Iterator[Violation]:
                     )
                     yield _violation(call, Contract.ALIAS, subject, said, remedy, "kernel")
             owners.append((subject, tensor, labels))
+
+
+def _kernel_aliasing(call: Call) -> Iterator[Violation]:
+    """Yield arguments of a Triton kernel that share memory, where the kernel depends on that.
+
+    A compiler makes such a launch functional: each argument that the kernel writes to is a copy of its own.
+    """
+    named = _named_tensors(call, _run(call)[1])
+    own = tree_map_only(torch.Tensor, lambda one: clone_inputs(((one,), {}))[0][0], call.fresh())
+    apart = dict(_named_tensors(call, _run(call, own)[1]))
+    before, again = (dict(_named_tensors(call, one)) for one in (call.fresh(), _run(call)[1]))
+    for name, one in named:
+        sharing = next((other for other, tensor in named if other != name and _shares(one, tensor)), None)
+        is_written = unequal(before[name], apart[name], bits=True).count
+        if sharing is None or not is_written or unequal(one, again[name], bits=True).count:
+            continue
+        found = unequal(one, apart[name], bits=True)
+        if found.count:
+            seen = f"{found.count:,} of its {one.numel():,} elements depend on sharing memory with {sharing}"
+            remedy = f"pass a copy (clone()) of {sharing}, or write to another tensor"
+            said = ("a compiler gives it memory of its own", seen)
+            yield _violation(call, Contract.ALIAS, f"argument {name}", said, remedy, "kernel")
 
 
 def _determinism(call: Call) -> Iterator[Violation]:
