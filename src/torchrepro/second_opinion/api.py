@@ -14,7 +14,13 @@ import torch
 from torchrepro.frontend.runtime.cache import LIMIT
 from torchrepro.frontend.runtime.capture import CaptureError
 from torchrepro.frontend.runtime.settings import Backend, FailureHook, Settings
-from torchrepro.frontend.runtime.wrapping import not_python, traced_callable, untraced, why_python_runs
+from torchrepro.frontend.runtime.wrapping import (
+    as_python,
+    not_python,
+    traced_callable,
+    untraced,
+    why_python_runs,
+)
 from torchrepro.frontend.source import FrameState
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Compiler, Frontend
@@ -94,7 +100,7 @@ def _require_backend(backend: Any) -> None:
 def _traced(target: Any, settings: Settings, verify: bool) -> Any:
     if isinstance(target, staticmethod | classmethod):
         return type(target)(_traced(target.__func__, settings, verify))
-    target = untraced(target)
+    target = as_python(untraced(target))
     if not settings.fullgraph and why_python_runs(target):
         return target
     if isinstance(target, torch.nn.Module):

@@ -28,7 +28,13 @@ from torchrepro.frontend.runtime.cache import CaptureLimitWarning
 from torchrepro.frontend.runtime.capture import Region
 from torchrepro.frontend.runtime.dispatch import dispatch
 from torchrepro.frontend.runtime.settings import Backend, Settings
-from torchrepro.frontend.runtime.wrapping import not_python, traced_callable, untraced, why_python_runs
+from torchrepro.frontend.runtime.wrapping import (
+    as_python,
+    not_python,
+    traced_callable,
+    untraced,
+    why_python_runs,
+)
 from torchrepro.frontend.trace.tracer import Failure
 from torchrepro.judge.models import Phase
 from torchrepro.nouns.errors import TorchReproError
@@ -77,7 +83,7 @@ def explain_call(
 
     If the function is compiled or captured already, the original is explained.
     """
-    function = untraced(function)
+    function = as_python(untraced(function))
     watch = _Watch()
     settings = Settings(backend or (lambda graph, inputs: graph.forward), watchers=(watch,))
     captured = traced_callable(function, settings)

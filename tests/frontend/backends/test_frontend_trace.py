@@ -128,6 +128,31 @@ def test_what_python_runs_stays_what_it_is(function: Callable[..., Any]) -> None
 
 
 @pytest.mark.parametrize(
+    ("function", "given"),
+    [
+        (torch.add, (ONE, ONE)),
+        (torch.Tensor.add, (ONE, ONE)),
+        (torch.ones(2).add, (ONE,)),
+        (torch.ops.aten.add, (ONE, ONE)),
+        (torch.ops.aten.add.Tensor, (ONE, ONE)),
+    ],
+    ids=["builtin", "method", "bound method", "operator", "overload"],
+)
+def test_a_function_of_torch_in_c_is_captured(function: Callable[..., Any], given: Any) -> None:
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    made = torchrepro.trace(function, backend=backend, fullgraph=True)
+    for alpha in (1, 2, 1):
+        assert torch.equal(made(*given, alpha=alpha), function(*given, alpha=alpha))
+    assert len(graphs) == 2
+    assert torchrepro.trace(function, backend="eager", verify=True)(*given).shape == function(*given).shape
+
+
+@pytest.mark.parametrize(
     ("target", "words"),
     [
         (torch.nn.Linear, "is a class; trace an object of it"),

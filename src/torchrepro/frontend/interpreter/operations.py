@@ -26,22 +26,25 @@ UNARY: Mapping[str, Callable[[Any], Any]] = {
     "UNARY_POSITIVE": operator.pos,
 }
 
-BINARY_METHODS = {
-    "ADD": "add",
-    "AND": "and",
-    "FLOOR_DIVIDE": "floordiv",
-    "LSHIFT": "lshift",
-    "MATRIX_MULTIPLY": "matmul",
-    "MULTIPLY": "mul",
-    "REMAINDER": "mod",
-    "OR": "or",
-    "POWER": "pow",
-    "RSHIFT": "rshift",
-    "SUBTRACT": "sub",
-    "TRUE_DIVIDE": "truediv",
-    "XOR": "xor",
+_BINARY = {
+    "ADD": ("add", "+"),
+    "AND": ("and", "&"),
+    "FLOOR_DIVIDE": ("floordiv", "//"),
+    "LSHIFT": ("lshift", "<<"),
+    "MATRIX_MULTIPLY": ("matmul", "@"),
+    "MULTIPLY": ("mul", "*"),
+    "REMAINDER": ("mod", "%"),
+    "OR": ("or", "|"),
+    "POWER": ("pow", "**"),
+    "RSHIFT": ("rshift", ">>"),
+    "SUBTRACT": ("sub", "-"),
+    "TRUE_DIVIDE": ("truediv", "/"),
+    "XOR": ("xor", "^"),
 }
-"""By the name that `bytecode.BinaryOp` gives the operator: the stem of its special methods."""
+"""By the name that `bytecode.BinaryOp` gives the operator: the stem of its special methods, its symbol."""
+
+BINARY_METHODS = {name: stem for name, (stem, _) in _BINARY.items()}
+BINARY_SYMBOLS = {name: symbol for name, (_, symbol) in _BINARY.items()}
 
 BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
     **{name: getattr(operator, f"__{stem}__") for name, stem in BINARY_METHODS.items()},

@@ -19,12 +19,13 @@ from torchrepro.frontend.runtime.dispatch import dispatch
 from torchrepro.frontend.runtime.settings import Settings
 from torchrepro.frontend.source import FrameState
 from torchrepro.frontend.trace.calls import ORIGINAL
-from torchrepro.frontend.trace.classes import is_python_class, static_lookup
+from torchrepro.frontend.trace.classes import IN_C, is_python_class, static_lookup
 from torchrepro.frontend.trace.recorder import Recorder
 from torchrepro.frontend.trace.torch_rules import has_hooks
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.torch_api.modes import current_function_modes
 from torchrepro.torch_api.modules import before_load_state_dict, original_of
+from torchrepro.torch_api.ops import OpOverload, OpOverloadPacket
 from torchrepro.torch_api.tensors import module_call_impl
 
 MOST_NESTED = 32
@@ -122,6 +123,24 @@ def untraced(function: Any) -> Any:
     if isinstance(function, WrappedFunction | TracedModule):
         found = getattr(function, ORIGINAL)
     return function if found is None else untraced(found)
+
+
+def as_python(function: Any) -> Any:
+    """Return a Python function that calls an operator of torch or one of its functions in C.
+
+    Everything else is returned as it is.
+    """
+    if not isinstance(function, (*IN_C, OpOverload, OpOverloadPacket)):
+        return function
+    bound_to_tensor = isinstance(getattr(function, "__self__", None), torch.Tensor)
+    if not bound_to_tensor and torch.overrides.resolve_name(function) is None:
+        return function
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
 
 
 def traced_callable(function: Any, settings: Settings) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import enum
 import functools
+import itertools
 import sys
 import types
 from collections.abc import Mapping, Sequence
@@ -395,14 +396,17 @@ class TracedCalls(Calls):
         places = rules.ITERATING.get(plain) if type(plain).__hash__ is not None else None
         for index in range(*places.indices(len(args) - own)) if places else ():
             args[own + index] = self._prepared(plain, args[own + index])
-        if plain is filter and args and args[0] is None:
+        if plain in (filter, itertools.filterfalse) and args and args[0] is None:
             args[0] = truth
         if plain in rules.HIGHER_ORDER or plain is list.sort:
             first = args[0] if args else None
-            args = [self._callback(value) for value in args]
+            compares = plain in rules.COMPARING_RESULTS
+            stepped = foreign.CheckedCallable if compares else SteppedCallable
+            args = [stepped(self.tracer, value) if _calls_back(value, compares) else value for value in args]
             if plain in rules.FUNCTION_FIRST and is_a(first, (*IN_C, type)):
                 args[0] = SteppedCallable(self.tracer, first)
-            kwargs = {name: self._callback(value) for name, value in kwargs.items()}
+            for name in [name for name, value in kwargs.items() if _calls_back(value, compares)]:
+                kwargs[name] = stepped(self.tracer, kwargs[name])
         involved = (*args, *kwargs.values()) if owner is MISSING else (owner, *args, *kwargs.values())
         unknown = plain in rules.HASHING and any(map(is_iterator, args))
         if not unknown and not any(map(has_objects, involved)):
@@ -418,16 +422,18 @@ class TracedCalls(Calls):
         made = (
             self.tracer.items.pairs(value) if function in rules.MAPPING else self.tracer.items.iterable(value)
         )
+        if function in rules.USING_ITEMS and is_iterator(made):
+            return foreign.CheckedIterator(self.tracer, made)
         return list(made) if function in rules.COLLECTED and is_iterator(made) else made
 
-    def _callback(self, value: Any) -> Any:
-        if is_a(value, types.FunctionType | types.MethodType | partial):
-            return SteppedCallable(self.tracer, value)
-        if is_a(value, type):
-            return SteppedCallable(self.tracer, value) if is_python_class(value) else value
-        if is_python_class(type(value)) and callable(value) and not hasattr(value, "__iter__"):
-            return SteppedCallable(self.tracer, value)
-        return value
+
+def _calls_back(value: Any, native: bool) -> bool:
+    """Return whether it is a callable that may run code of the user's; `native`: or a function in C."""
+    if is_a(value, types.FunctionType | types.MethodType | partial) or (native and is_a(value, IN_C)):
+        return True
+    if is_a(value, type):
+        return is_python_class(value)
+    return is_python_class(type(value)) and callable(value) and not hasattr(value, "__iter__")
 
 
 def _constructed_in_c(kind: Any) -> Break:

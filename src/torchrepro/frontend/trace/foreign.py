@@ -152,6 +152,27 @@ class SteppedIterator(Iterator[Any]):
         return self.interpreter.items.next(self.iterator)
 
 
+def _without_objects(value: Any) -> Any:
+    """Return a value that code in C compares, adds or tests; break where that would be a method in Python."""
+    if has_objects(value):
+        raise Break(BreakKind.UNSUPPORTED, f"code in C uses a {type(value).__name__} while it iterates")
+    return value
+
+
+class CheckedCallable(SteppedCallable):
+    """A function whose results a native (`groupby`) compares later."""
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return _without_objects(super().__call__(*args, **kwargs))
+
+
+class CheckedIterator(SteppedIterator):
+    """An iterator whose items a native (`accumulate`, `compress`) adds or tests later."""
+
+    def __next__(self) -> Any:
+        return _without_objects(super().__next__())
+
+
 def is_iterator(value: Any) -> bool:
     """Return whether it is an iterator, whose items are not known yet."""
     return is_a(value, SteppedGenerator | SteppedIterator) or is_native_iterator(value)

@@ -12,7 +12,14 @@ import numpy as np
 import torch
 
 from torchrepro.frontend.graph_breaks import Break, BreakKind
-from torchrepro.frontend.interpreter.operations import BINARY, BINARY_METHODS, COMPARE, UNARY, Operators
+from torchrepro.frontend.interpreter.operations import (
+    BINARY,
+    BINARY_METHODS,
+    BINARY_SYMBOLS,
+    COMPARE,
+    UNARY,
+    Operators,
+)
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.trace.arrays import TracedArray
 from torchrepro.frontend.trace.classes import MISSING, is_python_class
@@ -23,9 +30,6 @@ if TYPE_CHECKING:
 
 _SEQUENCES = (list, tuple, str, bytes, bytearray, collections.deque)
 
-_SYMBOLS = dict(
-    zip(BINARY_METHODS, ["+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^"], strict=True)
-)
 _COMPARISONS = {
     "LT": ("lt", "gt", "<"),
     "LE": ("le", "ge", "<="),
@@ -77,7 +81,7 @@ class TracedOperators(Operators):
                 for each in (left, right)
             )
             return natively("an operator", BINARY[name], *operands)
-        symbol = _SYMBOLS[name.removeprefix("INPLACE_")]
+        symbol = BINARY_SYMBOLS[name.removeprefix("INPLACE_")]
         symbol += "=" if name.startswith("INPLACE_") else " or pow()" if name == "POWER" else ""
         raise TypeError(f"unsupported operand type(s) for {symbol}: {_kinds(left, right)}")
 

@@ -188,12 +188,15 @@ _OWNERS: tuple[Any, ...] = (
 _ITERTOOLS = tuple(kind for kind in vars(itertools).values() if is_a(kind, type))
 _ITERATORS = (*ITERATORS, *_ITERTOOLS)
 
-FUNCTION_FIRST: frozenset[Any] = frozenset({map, filter, functools.reduce, itertools.starmap})
+FUNCTION_FIRST: frozenset[Any] = frozenset(
+    {map, filter, functools.reduce, *_of(itertools, "starmap dropwhile takewhile filterfalse")}
+)
 """Natives whose first argument is a function."""
 
-HIGHER_ORDER = frozenset(
-    {*FUNCTION_FIRST, iter, *_of(itertools, "accumulate dropwhile takewhile filterfalse groupby")}
-)
+COMPARING_RESULTS = frozenset({iter, itertools.groupby})
+"""Natives that compare what a function returns: `iter` with a sentinel, `groupby` with a key."""
+
+HIGHER_ORDER = frozenset({*FUNCTION_FIRST, *COMPARING_RESULTS, itertools.accumulate})
 """Natives that call functions which they are given: those are inlined instead."""
 
 BY_REFERENCE = _words("append insert appendleft extend setdefault __setitem__ add fromkeys")
@@ -222,8 +225,8 @@ HASHING: frozenset[Any] = frozenset(
 )
 """Methods that hash the items one by one, while the code that yields them may read the owner."""
 
-USING_ITEMS = frozenset(_of(itertools, "groupby accumulate compress"))
-"""Iterators that call methods of their items in `__next__`."""
+USING_ITEMS = frozenset({iter, *_of(itertools, "groupby accumulate compress")})
+"""Iterators that call methods of their items, or of a sentinel, in `__next__`."""
 
 ITERATING: dict[Any, slice] = {
     function: places
