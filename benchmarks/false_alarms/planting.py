@@ -24,6 +24,7 @@ CHOOSES = frozenset(
         "where",
         "relu",
         "index",
+        "_unsafe_index",
         "slice",
         "cat",
         "clamp",

@@ -336,6 +336,55 @@ def checkpointing(device: str) -> Step:
     return training(Checkpointed().to(device), loss)
 
 
+class Segmenter(nn.Module):
+    """A small U-Net: instance norm, a strided and a transposed convolution, interpolation, a skip connection.
+
+    The bias before the normalisation has a gradient of zero, which is all rounding.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(1, 8, 3, padding=1), nn.InstanceNorm2d(8, affine=True)
+        self.down, self.up = nn.Conv2d(8, 8, 3, padding=1, stride=2), nn.ConvTranspose2d(8, 8, 2, stride=2)
+        self.head = nn.Conv2d(16, 2, 1)
+
+    def forward(self, image: Tensor) -> Tensor:
+        wide = F.leaky_relu(self.norm(self.first(image)))
+        pooled = F.avg_pool2d(F.relu(self.down(wide)), 2)
+        coarse = self.up(F.interpolate(pooled, scale_factor=2, mode="bilinear"))
+        out: Tensor = self.head(torch.cat([wide, coarse], 1))
+        return out
+
+
+def segmentation(device: str) -> Step:
+    """Train a segmenter with the sum of cross-entropy and Dice loss."""
+
+    def loss(model: nn.Module) -> Tensor:
+        logits = model(torch.randn(2, 1, 16, 16, device=device))
+        labels = torch.randint(0, 2, (2, 16, 16), device=device)
+        found = logits.softmax(1)[:, 1]
+        dice = 2 * (found * labels).sum() / (found.sum() + labels.sum() + 1)
+        return F.cross_entropy(logits, labels) + 1 - dice
+
+    return training(Segmenter().to(device), loss)
+
+
+class Triplets(nn.Module):
+    """The triplet margin loss of embedded points: differences of distances, cut off at zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Sequential(nn.Linear(16, 32), nn.PReLU(), nn.Linear(32, 8))
+
+    def forward(self, points: Tensor) -> Tensor:
+        return F.triplet_margin_loss(*(self.embed(each) for each in points.unbind()), margin=1.0)
+
+
+def metric_learning(device: str) -> Step:
+    """Train an embedding by triplets."""
+    return training(Triplets().to(device), lambda model: model(torch.randn(3, 32, 16, device=device)))
+
+
 PROGRAMS: dict[str, Program] = {
     program.__name__: program
     for program in (
@@ -351,6 +400,8 @@ PROGRAMS: dict[str, Program] = {
         mixed_float16,
         bfloat16,
         checkpointing,
+        segmentation,
+        metric_learning,
     )
 }
 
