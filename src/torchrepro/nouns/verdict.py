@@ -100,8 +100,7 @@ class LeafComparison:
 
     `path` is text, which crosses processes and goes into JSON as it is; `where` is the same taken apart.
     `index` is the worst element; `max_rel`, `max_ulp` and so on are over the elements that are finite on
-    both sides. The two RMSE values are against the float64 truth. A number is None where it was not measured:
-    there is no truth, the values have no such error, or the verdict did not need it.
+    both sides. The two RMSE values are against the float64 truth. What was not measured is None.
     """
 
     path: str
@@ -132,7 +131,10 @@ class LeafComparison:
     @property
     def severity(self) -> float:
         """The relative error as a sort key: infinite where it is NaN, zero where it was not measured."""
-        return 0.0 if self.max_rel is None else self.max_rel if self.max_rel == self.max_rel else float("inf")
+        return float("inf") if self.max_rel != self.max_rel else self.max_rel or 0.0
+
+    def badness(self) -> tuple[bool, int, float]:
+        return not self.same, self.mismatched, self.severity
 
     def __str__(self) -> str:
         where = self.path or "the value"
@@ -160,18 +162,17 @@ class Comparison:
     def telling(self) -> list[LeafComparison]:
         """The leaves that differ, and those for which a side is blamed, worst first."""
         found = [leaf for leaf in self.leaves if not leaf.same or leaf.blamed is not Blame.NOBODY]
-        return sorted(found, key=_badness, reverse=True)
+        return sorted(found, key=LeafComparison.badness, reverse=True)
 
     @property
     def worst(self) -> LeafComparison | None:
         """The leaf to show first: a differing one before a same one, the larger error before the smaller."""
-        return max(self.leaves, key=_badness, default=None)
+        return max(self.leaves, key=LeafComparison.badness, default=None)
 
     @property
     def worst_error(self) -> float | None:
         """The largest absolute error of the differing leaves (of all where none differs), if any has one."""
-        leaves = self.differing or self.leaves
-        return max((leaf.max_abs for leaf in leaves if leaf.max_abs is not None), default=None)
+        return max((x.max_abs for x in self.differing or self.leaves if x.max_abs is not None), default=None)
 
     @property
     def blamed(self) -> Blame:
@@ -215,10 +216,6 @@ class Comparison:
             {names.get(name, name): value for name, value in leaf.items()} for leaf in data["differing"]
         ]
         return msgspec.convert({"leaves": leaves, "notes": data["notes"]}, cls, strict=False)
-
-
-def _badness(leaf: LeafComparison) -> tuple[bool, int, float]:
-    return (not leaf.same, leaf.mismatched, leaf.severity)
 
 
 JSON_NAMES = {
