@@ -69,7 +69,7 @@ class Problem:
             candidate if size is not None and size < self.best_size else None
             for candidate, size in zip(candidates, sizes, strict=True)
         ]
-        found = self._first(smaller)
+        found = self._first(smaller, guesses=True)
         if found is None:
             return None
         size = sizes[found.index]
@@ -227,8 +227,10 @@ class Problem:
             self.queries.store.keep_best(self.best, verdict)
         self._tell()
 
-    def _first(self, candidates: Sequence[Repro | None]) -> Answer | None:
-        return self.queries.first_failing(candidates, is_invalid=self._is_invalid, on_answer=self._tell)
+    def _first(self, candidates: Sequence[Repro | None], *, guesses: bool = False) -> Answer | None:
+        return self.queries.first_failing(
+            candidates, is_invalid=self._is_invalid, on_answer=self._tell, guesses=guesses
+        )
 
     def _is_invalid(self, candidate: Repro, key: str) -> bool:
         """Return whether eager would raise, as far as a run on fakes tells."""
