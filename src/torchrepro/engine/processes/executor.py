@@ -60,7 +60,7 @@ _AHEAD = 2 * _CONTEXTS
 """Workers that are forked ahead: a fault of the device ends one."""
 _PREPARED = 3
 """Workers that are warmed up at once: as many as the first queries need."""
-_LATE_SECONDS = 20.0
+_LATE_SECONDS = 30.0
 """A first compilation that takes longer than this in a fork may never end."""
 _BEFORE_COMPILING = ("start", "eager")
 _PRELOADED = ("torchrepro.execute.judge_repro", COMPILE_FX)

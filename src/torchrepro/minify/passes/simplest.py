@@ -7,6 +7,7 @@ work of all the passes that follow.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from torchrepro.edit.dimensions import dimension_table, smallest_that_runs
 from torchrepro.edit.held_tensors import held_tensors
@@ -20,6 +21,7 @@ from torchrepro.edit.settings import (
 )
 from torchrepro.edit.validity import why_invalid
 from torchrepro.minify.passes.shapes import all_contiguous, squeezed
+from torchrepro.minify.passes.together import guess_together
 from torchrepro.minify.passes.values import unusual_dtypes, with_form, with_usual_dtypes
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Place, Repro
@@ -29,14 +31,18 @@ def guess_simplest(problem: Problem) -> None:
     """Try everything plain, else with configs, else one element with its values, else all, else two.
 
     The first three differ in whether configs, values and dtypes matter. The last is for failures that need
-    more than one element and their values: a sum, a normalisation.
+    more than one element and their values: a sum, a normalisation. If values of one op are wrong, many sizes
+    and values take the place of the last three, in one compilation.
     """
-    best = problem.best
     table = problem.dimensions()
-    one, two = smallest_that_runs(table, 1), smallest_that_runs(table, 2)
-    bare = _with_plain_values(_bare(problem, best))
-    guesses = _all_plain(problem, one or best)
-    problem.accept_first([*guesses, one, bare, two if one is not None else None])
+    one = smallest_that_runs(table, 1)
+    if problem.accept_first(_all_plain(problem, one or problem.best)) is not None:
+        return
+    if problem.best_size.ops == 1 and guess_together(problem, partial(_bare, problem)):
+        return
+    bare = _with_plain_values(_bare(problem, problem.best))
+    two = smallest_that_runs(table, 2) if one is not None else None
+    problem.accept_first([one, bare, two])
 
 
 def plainest_of(problem: Problem, candidate: Repro) -> list[Repro]:
