@@ -38,7 +38,7 @@ def guess_simplest(problem: Problem) -> None:
     one = smallest_that_runs(table, 1)
     if problem.accept_first(_all_plain(problem, one or problem.best)) is not None:
         return
-    if problem.best_size.ops == 1 and guess_together(problem, partial(_bare, problem)):
+    if problem.best_size.ops == 1 and guess_together(problem, partial(_bare, problem, configs=True)):
         return
     bare = _with_plain_values(_bare(problem, problem.best))
     two = smallest_that_runs(table, 2) if one is not None else None
