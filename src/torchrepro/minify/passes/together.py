@@ -28,7 +28,12 @@ _ASKED = 2
 
 
 def guess_together(problem: Problem, bare: Callable[[Repro], Repro]) -> bool:
-    """Adopt the smallest size with the plainest values; return whether candidates could be told apart."""
+    """Adopt the smallest size with the plainest values; return whether candidates could be told apart.
+
+    Several dimensions are left to the search for sizes, which shrinks each by itself.
+    """
+    if sum(each.size > 1 for each in problem.dimensions().free) > 1:
+        return False
     candidates = _candidates(problem, bare)
     fails = problem.fail_together(candidates)
     if fails is None:
