@@ -6,6 +6,10 @@
 right after the bundle was written, and stops when the script was seen to fail in a fresh process. Torch's own
 minifier is given the launcher that its hook has left, as in `make bench-minify`. "One compile" is what
 inductor took for the largest graph of the healthy program, in a process of its own, with an empty cache.
+
+    python -m benchmarks.light --parts growth
+
+The same for chains of equal blocks of about 100, 300, 1,000 and 3,000 operations with one wrong operation.
 """
 
 from __future__ import annotations
@@ -16,11 +20,11 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from benchmarks.minify import in_tree
-from benchmarks.minify.cases import Case, chosen
+from benchmarks.minify.cases import HERE, Case, chosen
 from benchmarks.minify.ours import CATCH_LIMIT, HANG_PATIENCE, LEVEL, VERIFYING
 from benchmarks.processes import run_limited
 from benchmarks.telling import print_table, tell
@@ -29,6 +33,21 @@ BOTH = "c01,c04,c05,c07,c09,c14,c16,c17,191499_big,196570,196570_big,194706,1882
 """The programs that both tools catch and minify."""
 LARGE = 300
 """Operations from which on the search is measured against one compile."""
+SIZES = (100, 300, 1000, 3000)
+WRONG = "c05"
+"""The case whose bug is injected into the compiler of the chains."""
+OPS_PER_BLOCK = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Chain(Case):
+    """A chain of equal blocks, with the bug of another case."""
+
+    blocks: int = 0
+
+    @property
+    def program(self) -> list[str]:
+        return [str(HERE / "chain_program.py"), str(self.blocks)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +70,8 @@ class Light:
         return None if self.seconds is None or not other else self.seconds / other
 
 
-def measure(case: Case, scratch: Path, limit: float) -> Light:
-    """Run the program watched and let it search; then time one healthy compile."""
+def measure(case: Case, scratch: Path, limit: float, large: int = LARGE) -> Light:
+    """Run the program watched and let it search; then time one healthy compile of more than `large` ops."""
     counted, out = scratch / "compiles", scratch / "out"
     words = [
         "run",
@@ -80,7 +99,7 @@ def measure(case: Case, scratch: Path, limit: float) -> Light:
         in_forks="searching in a fresh process" not in ended.errors,
         seconds=found["verified_after"],
         compiles=counted.stat().st_size - 1 if counted.exists() else None,
-        one_compile=_one_compile(case, scratch) if found["start_ops"] > LARGE else None,
+        one_compile=_one_compile(case, scratch) if found["start_ops"] > large else None,
     )
 
 
@@ -101,7 +120,17 @@ def main() -> None:
     )
     parser.add_argument("--ours", action="store_true", help="leave torch's own minifier out")
     parser.add_argument("--time-limit", type=float, default=300.0, metavar="S", help="to minify one case")
+    parser.add_argument("--parts", default="cases", help="cases, growth; with commas")
     options = parser.parse_args()
+    known = {"cases": measure_cases, "growth": measure_growth}
+    for part in options.parts.split(","):
+        if part not in known:
+            parser.error(f"no part is called {part!r}; there are: {', '.join(known)}")
+        known[part](options)
+
+
+def measure_cases(options: argparse.Namespace) -> None:
+    """Measure both tools on the chosen cases."""
     cases = chosen(options.cases.split(","))
     known = options.json.read_text().splitlines() if options.json and options.json.exists() else []
     found = {one["case"]: Light(**one) for one in map(json.loads, known)}
@@ -122,6 +151,30 @@ def main() -> None:
                 file.write(json.dumps(asdict(one)) + "\n")
         tell(f"[{number}/{len(cases)}] {one}")
     show([found[case.name] for case in cases])
+
+
+def measure_growth(options: argparse.Namespace) -> None:
+    """Measure the search on graphs of growing size."""
+    (wrong,) = chosen([WRONG])
+    known = {field.name: getattr(wrong, field.name) for field in fields(wrong)}
+    rows = []
+    for size in SIZES:
+        chain = Chain(**{**known, "name": f"{size} ops"}, blocks=size // OPS_PER_BLOCK)
+        with tempfile.TemporaryDirectory(prefix="bench-light-", ignore_cleanup_errors=True) as scratch:
+            one = measure(chain, Path(scratch), options.time_limit, large=0)
+        tell(f"{one}")
+        rows.append(
+            (
+                _shown(one.start_ops),
+                "yes" if one.verified else "**no**",
+                _shown(one.compiles),
+                _shown(one.one_compile),
+                _shown(one.seconds),
+                _shown(one.ratio(one.one_compile)),
+            )
+        )
+    headings = ("ops", "verified", "compiles beyond the first", "one compile", "seconds", "of one compile")
+    print_table("growth: from a failure to its verified script", headings, rows, "")
 
 
 def show(found: Sequence[Light]) -> None:

@@ -53,6 +53,12 @@ def test_with_a_time_limit_nothing_is_run_after_a_set_that_raises() -> None:
     assert kinds(1, 3, -2, seconds=60.0) == [Kind.PASS, Kind.RUN_ERROR]
 
 
+def test_with_a_time_limit_a_few_sets_that_fail_are_enough() -> None:
+    numbers = (1, -1, 1, -2, -3, -4, -5, 1)
+    assert len(kinds(*numbers)) == len(numbers)
+    assert kinds(*numbers, seconds=60.0) == [Kind.PASS, Kind.MISMATCH, Kind.PASS, *[Kind.MISMATCH] * 3]
+
+
 def test_with_no_time_left_the_first_set_is_judged_all_the_same() -> None:
     assert kinds(-1, 1, 1, seconds=0.0) == [Kind.MISMATCH]
 

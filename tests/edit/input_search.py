@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -40,13 +40,42 @@ class ConditionOracle(ObserveHere):
     def verdict(self, repro: Repro) -> Verdict:
         if not runs(repro):
             return Verdict(Kind.INVALID)
-        found = self.condition(repro)
-        if found is False:
-            return Verdict(Kind.PASS)
-        if found is True:
-            return Verdict(Kind.MISMATCH)
-        leaf = LeafComparison("out", Difference.VALUE, index=found)
-        return Verdict(Kind.MISMATCH, comparison=Comparison((leaf,)))
+        parts = separate(repro)
+        leaves = []
+        for number, part in enumerate(parts):
+            path = f"out[{number}]" if len(parts) > 1 else "out"
+            found = self.condition(part)
+            if found is True:
+                return Verdict(Kind.MISMATCH)
+            leaves.append(
+                LeafComparison(path)
+                if found is False
+                else LeafComparison(path, Difference.VALUE, index=found)
+            )
+        comparison = Comparison(tuple(leaves))
+        return Verdict(Kind.MISMATCH if comparison.differing else Kind.PASS, comparison=comparison)
+
+
+def separate(repro: Repro) -> list[Repro]:
+    """Return the graphs that are next to one another in a graph, each with its own inputs."""
+    graph = repro.graph.graph
+    results = graph.output_node().all_input_nodes
+    found = []
+    for result in results:
+        part, copies, inputs = torch.fx.Graph(), {}, []
+        wanted = {result}
+        for node in reversed(graph.nodes):
+            wanted.update(node.all_input_nodes if node in wanted else ())
+        given = iter(repro.inputs)
+        for node in graph.nodes:
+            value = next(given) if node.op == "placeholder" else None
+            if node in wanted:
+                copies[node] = part.node_copy(node, copies.__getitem__)
+                inputs += [value] if node.op == "placeholder" else []
+        part.output(copies[result])
+        found.append(replace(repro, graph=torch.fx.GraphModule(repro.graph, part), inputs=tuple(inputs)))
+    apart = sum(len(part.inputs) for part in found) == len(repro.inputs)
+    return found if len(found) > 1 and apart else [repro]
 
 
 def runs(repro: Repro) -> bool:

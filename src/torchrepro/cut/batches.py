@@ -22,6 +22,9 @@ from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Comparison, Kind, LeafComparison, Verdict
 from torchrepro.state.ambient import applied_settings
 
+_ENOUGH = 4
+"""Sets that fail: with so many, the op that is wrong is known."""
+
 
 @dataclass(frozen=True, eq=False)
 class SideBySide:
@@ -109,15 +112,20 @@ def verdicts_of_rounds(
 
     The first `own` entries of `repro.earlier` are earlier calls of the repro itself. Each set is judged
     independently: what one writes or raises does not affect the others. With a limit of `seconds`, no set
-    starts after the limit or after a set that raises: an exception in the first is the verdict on all.
+    starts after the limit, after a few that fail, or after a set that raises: an exception in the first is
+    the verdict on all.
     """
     started = time.monotonic()
     single = replace(repro, earlier=repro.earlier[:own])
     verdicts: list[Verdict] = []
     sets = (repro.inputs, *repro.earlier[own:])
+    failing = 0
     for verdict in _verdicts(single, sets, Phases(phase), steady=seconds is not None):
         verdicts.append(verdict)
-        if seconds is not None and (verdict.raised is not None or time.monotonic() - started > seconds):
+        failing += verdict.fails
+        if seconds is not None and (
+            verdict.raised is not None or failing == _ENOUGH or time.monotonic() - started > seconds
+        ):
             break
     return verdicts
 

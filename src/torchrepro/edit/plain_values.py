@@ -12,7 +12,7 @@ Form = Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]
 """(tensor, place of the failing element) -> the same tensor with other values."""
 
 
-def _throughout(number: Callable[[torch.Tensor, tuple[int, ...]], complex]) -> Form:
+def throughout(number: Callable[[torch.Tensor, tuple[int, ...]], complex]) -> Form:
     """Return the form that has one number in all elements."""
 
     def form(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
@@ -22,27 +22,27 @@ def _throughout(number: Callable[[torch.Tensor, tuple[int, ...]], complex]) -> F
     return form
 
 
-plainest = _throughout(lambda tensor, place: int(_has_fractions(tensor) or tensor.dtype is torch.bool))
+plainest = throughout(lambda tensor, place: int(_has_fractions(tensor) or tensor.dtype is torch.bool))
 """Ones; zeros for integers, which are mostly indices, and 0 is valid for any size; True for masks."""
 
 
-_other = _throughout(lambda tensor, place: int(not (_has_fractions(tensor) or tensor.dtype is torch.bool)))
+_other = throughout(lambda tensor, place: int(not (_has_fractions(tensor) or tensor.dtype is torch.bool)))
 """Zeros; ones for integers."""
 
 
-_signs = _throughout(lambda tensor, place: -1 if not tensor.is_complex() and tensor[place].item() < 0 else 1)
+_signs = throughout(lambda tensor, place: -1 if not tensor.is_complex() and tensor[place].item() < 0 else 1)
 """1 or -1 throughout, by the sign of the failing element."""
 
 
-_one_digit = _throughout(lambda tensor, place: rounded(tensor[place].item(), 1))
+_one_digit = throughout(lambda tensor, place: rounded(tensor[place].item(), 1))
 """The failing element throughout, to one digit."""
 
 
-_same = _throughout(lambda tensor, place: tensor[place].item())
+_same = throughout(lambda tensor, place: tensor[place].item())
 """The failing element throughout, as it is."""
 
 
-def _counting(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
+def counting(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
     """Return the tensor with the values 0, 1, 2, ..."""
     if tensor.dtype is torch.bool:
         return plainest(tensor, place)
@@ -51,13 +51,17 @@ def _counting(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
 
 
 def _noise(tensor: torch.Tensor, place: tuple[int, ...]) -> torch.Tensor:
-    """Return the tensor with seeded normal numbers; integers and booleans as `_counting`."""
+    """Return the tensor with seeded normal numbers; integers and booleans as `counting`."""
     if not _has_fractions(tensor):
-        return _counting(tensor, place)
+        return counting(tensor, place)
     return _made(seeded_noise(tensor), tensor)
 
 
-FORMS: tuple[Form, ...] = (plainest, _counting, _signs, _other, _one_digit, _same, _noise)
+CONSTANTS: tuple[Form, ...] = (plainest, _signs, _other, _one_digit, _same)
+"""One number in all elements."""
+
+
+FORMS: tuple[Form, ...] = (plainest, counting, _signs, _other, _one_digit, _same, _noise)
 """For tensors of several elements: that values differ matters more often than which value it is."""
 
 

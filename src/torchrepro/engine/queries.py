@@ -127,14 +127,16 @@ class Queries:
         *,
         is_invalid: Callable[[Repro, str], bool] = lambda candidate, key: False,
         on_answer: Callable[[], None] = lambda: None,
+        guesses: bool = False,
     ) -> Answer | None:
         """Return the first candidate that fails, in the given order; None entries are skipped.
 
         Each worker runs one at a time. Verdicts come in any order: a failure is returned as soon as no
         candidate before it can still fail, and the runs still under way are cancelled. Candidates for which
-        `is_invalid(candidate, key)` is true are not run.
+        `is_invalid(candidate, key)` is true are not run. Of `guesses`, the first is run alone: it mostly
+        fails, and a run that is cancelled has often been compiled.
         """
-        for batch in self._batches(candidates, is_invalid):
+        for batch in self._batches(candidates, is_invalid, 1 if guesses else self.workers):
             self._run(batch, until_one_fails=True, on_answer=on_answer)
             for question in batch:
                 if question.fails and question.verdict is not None:
@@ -209,9 +211,9 @@ class Queries:
     # Running them.
 
     def _batches(
-        self, candidates: Sequence[Repro | None], is_invalid: Callable[[Repro, str], bool]
+        self, candidates: Sequence[Repro | None], is_invalid: Callable[[Repro, str], bool], first: int
     ) -> Iterator[list[_Question]]:
-        """Yield batches with one open query for each worker; a known failure ends its batch."""
+        """Yield batches with an open query for each worker, the `first` smaller; a known failure ends one."""
         batch: list[_Question] = []
         met: set[_Key] = set()
         for index, candidate in enumerate(candidates):
@@ -226,9 +228,9 @@ class Queries:
                 self.count(rejected=1)
                 question.runs_left = 0
             batch.append(question)
-            if question.fails or sum(each.is_open for each in batch) == self.workers:
+            if question.fails or sum(each.is_open for each in batch) == first:
                 yield batch
-                batch = []
+                batch, first = [], self.workers
         yield batch
 
     def _question(self, index: int, repro: Repro, key: _Key) -> _Question:

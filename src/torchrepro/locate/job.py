@@ -51,7 +51,7 @@ def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
 
     timeline.phase("load")
     repro = loaded(Path(request.bundle), timeline, trusted=settings.trusted, jobs=settings.jobs)
-    with isolated_oracle(repro, settings.jobs, stop, timeline) as oracle:
+    with isolated_oracle(repro, settings.jobs, stop, timeline, rehearse=request.rehearse) as oracle:
         with warming_up(request, repro, stop) as warming:
             timeline.phase("establish")
             try:

@@ -17,6 +17,7 @@ from torchrepro.cut.record_values import Recording
 from torchrepro.edit.dimensions import DimensionTable, dimension_table
 from torchrepro.edit.validity import why_invalid
 from torchrepro.engine.baseline import LONG, Original
+from torchrepro.engine.canonical_key import canonical_key
 from torchrepro.engine.queries import Answer, Queries
 from torchrepro.engine.subsets import Nearest, minimal_subset
 from torchrepro.minify.order import Size, size_of
@@ -50,6 +51,7 @@ class Problem:
         self._recorded: tuple[Repro, Recording | None] | None = None
         self._table: DimensionTable | None = None
         self._invalid: dict[str, bool] = {}
+        self._healthy_together: set[str] = set()
         self._before = self.history[-1] if self.history else Adoption(0, 0.0, 0, 0, 0)
 
     # What passes use.
@@ -69,7 +71,7 @@ class Problem:
             candidate if size is not None and size < self.best_size else None
             for candidate, size in zip(candidates, sizes, strict=True)
         ]
-        found = self._first(smaller)
+        found = self._first(smaller, guesses=True)
         if found is None:
             return None
         size = sizes[found.index]
@@ -139,7 +141,16 @@ class Problem:
             return None
         parts = joined(candidates)
         verdicts = parts.verdicts(self.queries.run_once(parts.repro))
-        return None if verdicts is None else [self.failure.shown_by(verdict) for verdict in verdicts]
+        if verdicts is None:
+            return None
+        fails = [self.failure.shown_by(verdict) for verdict in verdicts]
+        healthy = (candidate for candidate, failed in zip(candidates, fails, strict=True) if not failed)
+        self._healthy_together.update(map(canonical_key, healthy))
+        return fails
+
+    def was_healthy_together(self, candidate: Repro) -> bool:
+        """Return whether it did not fail where many candidates were parts of one graph."""
+        return canonical_key(candidate) in self._healthy_together
 
     def verdict_on(self, candidate: Repro) -> Verdict | None:
         """Return the verdict on a candidate that has been queried; None if it has not."""
@@ -227,15 +238,18 @@ class Problem:
             self.queries.store.keep_best(self.best, verdict)
         self._tell()
 
-    def _first(self, candidates: Sequence[Repro | None]) -> Answer | None:
-        return self.queries.first_failing(candidates, is_invalid=self._is_invalid, on_answer=self._tell)
+    def _first(self, candidates: Sequence[Repro | None], *, guesses: bool = False) -> Answer | None:
+        return self.queries.first_failing(
+            candidates, is_invalid=self._is_invalid, on_answer=self._tell, guesses=guesses
+        )
 
     def _is_invalid(self, candidate: Repro, key: str) -> bool:
         """Return whether eager would raise, as far as a run on fakes tells."""
         if self.failure.signature.kind is Kind.MISSING_ERROR:
             return False  # eager is meant to raise
         if key not in self._invalid:
-            self._invalid[key] = self._can_tell and bool(why_invalid(candidate))
+            # The original, which may be large, is run on fakes only if a candidate does not pass.
+            self._invalid[key] = bool(why_invalid(candidate)) and self._can_tell
         return self._invalid[key]
 
     @cached_property

@@ -90,6 +90,13 @@ _PASSES = (
         calls=True,
     ),
     Pass("sequence", "settings:shorten_sequence", "earlier calls that are not needed", calls=True),
+    Pass(
+        "ambient",
+        "settings:reset_ambient",
+        "modes, configs and environment back to default",
+        calls=True,
+    ),
+    Pass("compiler", "settings:reset_compiler", "options of the compiler back to default", calls=True),
     Pass("shapes", "shapes:shrink_dimensions", "the smallest sizes that still fail", calls=True),
     Pass(
         "values",
@@ -99,13 +106,6 @@ _PASSES = (
     ),
     Pass("dtypes", "values:usual_dtypes", "float32 and int64 where the dtype does not matter", calls=True),
     Pass("arguments", "arguments:plainer_arguments", "arguments left out, or plainer"),
-    Pass(
-        "ambient",
-        "settings:reset_ambient",
-        "modes, configs and environment back to default",
-        calls=True,
-    ),
-    Pass("compiler", "settings:reset_compiler", "options of the compiler back to default", calls=True),
 )
 
 

@@ -264,3 +264,24 @@ def test_what_kill_9_of_the_parent_leaves_is_found_by_its_mark(
     assert end_leftovers(mark) >= 1
     assert soon(lambda: processes_with(mark) == 0)
     assert not any(tmp_path.glob("torchrepro-*"))
+
+
+def _distrust() -> None:
+    raise TorchReproError("forks of this process do not work")
+
+
+@pytest.mark.parametrize(("job", "doubted"), [("dies", True), ("sleeps", True), ("passes", False)])
+def test_forks_are_tried_only_if_the_first_that_compiles_dies_or_is_late(
+    monkeypatch: pytest.MonkeyPatch, job: str, doubted: bool
+) -> None:
+    monkeypatch.setattr("torchrepro.engine.processes.executor.why_not_fork", lambda: "")
+    monkeypatch.setattr("torchrepro.engine.processes.executor._LATE_SECONDS", 0.5)
+    payload = {"dies": {"signal": "SIGSEGV"}, "sleeps": {"seconds": 20}, "passes": {}}[job]
+    with Executor(1, prove_forks=_distrust) as executor:
+        assert run(executor, "ops").result, "no proof: nothing is compiled"
+        if not doubted:
+            assert run(executor, job).result
+            assert run(executor, "dies", signal="SIGSEGV").signal, "a crash of the candidate"
+            return
+        with pytest.raises(TorchReproError, match="do not work"):
+            run(executor, job, **payload)

@@ -60,6 +60,9 @@ _AHEAD = 2 * _CONTEXTS
 """Workers that are forked ahead: a fault of the device ends one."""
 _PREPARED = 3
 """Workers that are warmed up at once: as many as the first queries need."""
+_LATE_SECONDS = 30.0
+"""A first compilation that takes longer than this in a fork may never end."""
+_BEFORE_COMPILING = ("start", "eager")
 _PRELOADED = ("torchrepro.execute.judge_repro", COMPILE_FX)
 
 _numbers = itertools.count(1)
@@ -85,7 +88,8 @@ class Executor:
 
     It can be used again after an interrupt. `waiting` is entered while it waits, and may raise. `reusable`
     workers are left to the executors after this one. `on_event` is called when the first task is sent, and
-    when a worker is ready for its first one.
+    when a worker is ready for its first one. `prove_forks` is called if the first task that compiles dies or
+    is late; it raises if no fork of this process could have compiled.
     """
 
     def __init__(
@@ -96,6 +100,7 @@ class Executor:
         reusable: Workers | None = None,
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
         on_event: Callable[[str], None] = lambda event: None,
+        prove_forks: Callable[[], None] | None = None,
     ) -> None:
         self.workers = usable_cores() if workers is None else workers
         if self.workers < 1:
@@ -103,6 +108,7 @@ class Executor:
         self._forks = forks
         self._waiting = waiting
         self._on_event = on_event
+        self._prove_forks = prove_forks
         self._threads = thread_share(self.workers)
         self._queue: deque[Task] = deque()
         self._running: dict[Task, Child] = {}
@@ -165,10 +171,26 @@ class Executor:
             for task, child in list(self._running.items()):
                 outcome = child.outcome()
                 if outcome is not None and self._retire(task, child, outcome):
+                    self._doubt_forks(outcome)
                     self._fill()  # the next task starts before the caller handles this outcome
                     return task, outcome
+            self._doubt_forks()
             listen(list(self._running.values()))
         raise HarnessError("waiting for a task, and none is under way")
+
+    def _doubt_forks(self, outcome: Outcome | None = None) -> None:
+        """Prove that forks work if a task has died or is late; once one has compiled, they do."""
+        prove = self._prove_forks
+        if prove is None:
+            return
+        if outcome is None:
+            doubtful = any(child.seconds > _LATE_SECONDS for child in self._running.values())
+        else:
+            doubtful = outcome.result is None and outcome.error is None
+        if doubtful or (outcome is not None and outcome.phase not in _BEFORE_COMPILING):
+            self._prove_forks = None
+        if doubtful:
+            prove()
 
     def _fill(self) -> None:
         while self._queue and len(self._running) < self.workers:
@@ -355,12 +377,20 @@ def executor_for(
     workers: int | None = None,
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     on_event: Callable[[str], None] = lambda event: None,
+    prove_forks: Callable[[], None] | None = None,
 ) -> Executor:
     """Return an executor for candidates of this repro."""
     forks = not why_not_forked(repro)
     if workers is None and devices_of(repro):
         workers = min(usable_cores(), _CONTEXTS)
-    return Executor(workers, forks=forks, reusable=WORKERS, waiting=waiting, on_event=on_event)
+    return Executor(
+        workers,
+        forks=forks,
+        reusable=WORKERS,
+        waiting=waiting,
+        on_event=on_event,
+        prove_forks=prove_forks if forks else None,
+    )
 
 
 def why_not_forked(repro: Repro) -> str:

@@ -77,7 +77,7 @@ class SearchRequest:
     asked: float = 0.0
     """When the search was asked for, by the clock that all processes share (`time.monotonic`)."""
     rehearse: bool = False
-    """Whether children can be forked is uncertain, and has to be tried first."""
+    """Whether forked children can compile is uncertain: if the first does not answer, it is tried."""
     warm: bool = True
     """Warm up before the first candidate; False after a search process died while warming up."""
     lock: int = -1

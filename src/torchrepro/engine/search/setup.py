@@ -148,13 +148,17 @@ _UNKNOWN_SECONDS_OF_A_HANG = 5.0
 
 @contextmanager
 def isolated_oracle(
-    repro: Repro, jobs: int | None, stop: Stop, timeline: Timeline
+    repro: Repro, jobs: int | None, stop: Stop, timeline: Timeline, *, rehearse: bool
 ) -> Iterator[IsolatedOracle]:
-    """Yield an oracle for the body; afterwards no process and no temporary file is left."""
+    """Yield an oracle for the body; afterwards no process and no temporary file is left.
+
+    With `rehearse`, forks of this process may not work: a first candidate that does not answer proves it.
+    """
     recorded = repro.expected
     hangs = recorded is not None and recorded.kind is Kind.HANG
     timeout = Timeout(_UNKNOWN_SECONDS_OF_A_HANG if hangs else _UNKNOWN_SECONDS)
-    with executor_for(repro, jobs, stop.waiting, timeline.mark_first) as executor:
+    prove = require_forks if rehearse else None
+    with executor_for(repro, jobs, stop.waiting, timeline.mark_first, prove) as executor:
         yield IsolatedOracle(executor, timeout, memory_limit=memory_share(executor.workers))
 
 
@@ -230,15 +234,16 @@ class Rehearsal:
         return ""
 
 
-def require_forks(executor: Executor) -> None:
+def require_forks() -> None:
     """Raise if a child that compiles does not answer: what a library has left in this process does not fork.
 
     Whatever the compiler says to it, the child has lived.
     """
     limit = _REHEARSAL_HERE
     task = Task(JUDGE, _throwaway(Compiler("inductor")), {"time_limit": limit}, time_limit=limit)
-    executor.start(task)
-    _, outcome = executor.wait()
+    with Executor(1) as executor:
+        executor.start(task)
+        _, outcome = executor.wait()
     if outcome.result is None:
         death = f"did not answer within {_REHEARSAL_HERE:g} s" if outcome.timed_out else outcome.death
         raise TorchReproError(
@@ -329,12 +334,7 @@ def warming_up(request: SearchRequest, repro: Repro, stop: Stop) -> Iterator[int
     """
     cache, seed = RunDirectory(Path(request.directory)).cache, Path(request.seed)
     start_cache(cache, seed)
-    if request.rehearse and not why_not_forked(repro):
-        with Executor(1, waiting=stop.waiting) as executor:
-            require_forks(executor)
-        yield 1
-        return
-    if not request.warm or why_not_forked(repro):
+    if request.rehearse or not request.warm or why_not_forked(repro):
         yield 0
         return
     with Executor(1, waiting=stop.waiting) as executor:

@@ -34,6 +34,8 @@ _TAKES_ANY_RANK = frozenset(
     }
 )
 """In addition to pointwise ops. Others require a rank, though their fake kernels may not check it."""
+_CLOSE = 9
+"""Up to this size, likely sizes are at most two apart."""
 _MANY = 32
 """At most so many axes get a separate size: each takes a run on fakes."""
 
@@ -50,6 +52,13 @@ def shrink_dimensions(problem: Problem) -> None:
     problem.leave_out(strange, all_contiguous)
     problem.accept(squeezed(problem.best))
     _searched[problem] = _sizes(problem.best)
+
+
+def sizes_are_searched(problem: Problem) -> None:
+    """Note that the size of the best is the smallest likely one, if it has one; one less is still queried."""
+    free = [each.size for each in problem.dimensions().free if each.size > 1]
+    if len(free) == 1 and (free[0] <= _CLOSE or free[0] - 1 in likely_sizes(free[0])):
+        _searched[problem] = _sizes(problem.best)
 
 
 def _sizes(repro: Repro) -> list[torch.Size]:
@@ -161,9 +170,8 @@ def _bracket(problem: Problem, resized: Callable[[int], Repro | None], high: int
 
     Where the failure does not show in such company, the bracket stays as wide as it was.
     """
-    powers = [1 << bit for bit in range(1, high.bit_length())]
-    near = sorted({size for power in powers for size in (power - 1, power, power + 1) if 1 < size < high})
-    built = [(size, candidate) for size in near if (candidate := resized(size)) is not None]
+    sizes = likely_sizes(high)
+    built = [(size, candidate) for size in sizes if (candidate := resized(size)) is not None]
     usual = [(size, candidate) for size, candidate in built if not why_invalid(candidate)]
     fails = problem.fail_together([candidate for _, candidate in usual])
     for number, (size, candidate) in enumerate(usual if fails else ()):
@@ -171,6 +179,12 @@ def _bracket(problem: Problem, resized: Callable[[int], Repro | None], high: int
             below = usual[number - 1][0] if number else 1
             return (below, size) if problem.accept(candidate) else (1, high)
     return 1, high
+
+
+def likely_sizes(high: int) -> list[int]:
+    """Return the sizes next to powers of two between 1 and another size."""
+    powers = [1 << bit for bit in range(1, high.bit_length())]
+    return sorted({size for power in powers for size in (power - 1, power, power + 1) if 1 < size < high})
 
 
 def _likely(low: int, high: int) -> list[int]:

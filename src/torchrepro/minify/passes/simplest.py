@@ -6,29 +6,54 @@ work of all the passes that follow.
 
 from __future__ import annotations
 
-from torchrepro.edit.dimensions import smallest_that_runs
+from dataclasses import replace
+from functools import partial
+
+from torchrepro.edit.dimensions import dimension_table, smallest_that_runs
 from torchrepro.edit.held_tensors import held_tensors
 from torchrepro.edit.plain_values import plainest
-from torchrepro.edit.settings import ambient_settings, compiler_settings, gradient_settings, without
+from torchrepro.edit.settings import (
+    ambient_settings,
+    compiler_settings,
+    config_settings,
+    gradient_settings,
+    without,
+)
 from torchrepro.edit.validity import why_invalid
 from torchrepro.minify.passes.shapes import all_contiguous, squeezed
+from torchrepro.minify.passes.together import guess_together
 from torchrepro.minify.passes.values import unusual_dtypes, with_form, with_usual_dtypes
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Place, Repro
 
 
 def guess_simplest(problem: Problem) -> None:
-    """Try everything plain, else with the settings, else one element with its values, else all, else two.
+    """Try everything plain, else with configs, else one element with its values, else all, else two.
 
-    The first three differ in whether settings, values and dtypes matter. The last is for failures that need
-    more than one element and their values: a sum, a normalisation.
+    The first three differ in whether configs, values and dtypes matter. The last is for failures that need
+    more than one element and their values: a sum, a normalisation. If values of one op are wrong, many sizes
+    and values take the place of the last three, in one compilation.
     """
-    best = problem.best
     table = problem.dimensions()
-    one, two = smallest_that_runs(table, 1), smallest_that_runs(table, 2)
-    plain, bare = _plain(_bare(problem, one or best)), _with_plain_values(_bare(problem, best))
-    as_set = _plain(one or best) if best.ambient.configs else None
-    problem.accept_first([plain, as_set, one, bare, two if one is not None else None])
+    one = smallest_that_runs(table, 1)
+    if problem.accept_first(_all_plain(problem, one or problem.best)) is not None:
+        return
+    if problem.best_size.ops == 1 and guess_together(problem, partial(_bare, problem, configs=True)):
+        return
+    bare = _with_plain_values(_bare(problem, problem.best))
+    two = smallest_that_runs(table, 2) if one is not None else None
+    problem.accept_first([one, bare, two])
+
+
+def plainest_of(problem: Problem, candidate: Repro) -> list[Repro]:
+    """Return a candidate with everything plain, and with configs: no value of its own is left in it."""
+    table = dimension_table(candidate, replace(problem.best_verdict, comparison=None))
+    return _all_plain(problem, smallest_that_runs(table, 1) or candidate)
+
+
+def _all_plain(problem: Problem, repro: Repro) -> list[Repro]:
+    kept = [False, True] if repro.ambient.configs else [False]
+    return [_plain(_bare(problem, repro, configs=configs)) for configs in kept]
 
 
 def _plain(repro: Repro) -> Repro:
@@ -56,9 +81,12 @@ def _laid_out_plainly(repro: Repro) -> Repro:
     return squeezed(repro) or repro
 
 
-def _bare(problem: Problem, repro: Repro) -> Repro:
+def _bare(problem: Problem, repro: Repro, *, configs: bool = False) -> Repro:
     """Return the repro without settings, but for autocast and the default dtype, which change the results."""
     settings = [s for s in ambient_settings(repro) if not s.name.startswith(("autocast", "default_dtype"))]
+    if configs:
+        needed = {setting.name for setting in config_settings(repro)}
+        settings = [setting for setting in settings if setting.name not in needed]
     if repro.place is not Place.BEFORE_CAPTURE and "grad" not in problem.failure.places:
         settings += gradient_settings(repro)
     return without(repro, settings + compiler_settings(repro))

@@ -64,7 +64,8 @@ def plain_values(problem: Problem) -> None:
         return
     places = places_of(problem)
     forms = FORMS if any(each.tensor.numel() > 1 for each in tensors) else FORMS_OF_ONE
-    found = problem.accept_first([with_form(best, tensors, form, places) for form in forms])
+    guesses = [with_form(best, tensors, form, places) for form in forms]
+    found = problem.accept_first([None if problem.was_healthy_together(one) else one for one in guesses])
     if found == 0:
         return
     needy: Sequence[Held] = tensors
@@ -98,7 +99,8 @@ def _own_form(problem: Problem, held: Held, place: tuple[int, ...]) -> None:
     """Give one tensor its plainest form, else the fewest of its own values, in the fewest digits."""
     best = problem.best
     tensor = _now(problem, held)
-    problem.accept_first([with_tensors(best, {held: form(tensor, place)}) for form in forms_of(tensor)])
+    guesses = [with_tensors(best, {held: form(tensor, place)}) for form in forms_of(tensor)]
+    problem.accept_first([None if problem.was_healthy_together(one) else one for one in guesses])
     tensor = _now(problem, held)
     if 1 < tensor.numel() <= _FEW and cost_of_values(tensor) >= OWN_VALUES:
         _fewer_values(problem, held)

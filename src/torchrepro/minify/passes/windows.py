@@ -7,10 +7,15 @@ run on the values of every layer; other failures name a suspect, or else are fou
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torchrepro.cut.hints import suspects
 from torchrepro.cut.subgraph import without_symbols
 from torchrepro.cut.windows import alone, by_ambient, failing_one, windows_of, wrong_ones
+from torchrepro.edit.composites import expanded_everywhere
+from torchrepro.minify.passes.simplest import plainest_of
 from torchrepro.minify.problem import Problem
+from torchrepro.nouns.repro import Repro
 
 _SUSPECTS = 2
 
@@ -25,8 +30,7 @@ def single_windows(problem: Problem) -> None:
     repro = without_symbols(problem.best)
     windows = windows_of(repro, recording)
     named = suspects(windows, problem.best_verdict, repro, recording)[:_SUSPECTS]
-    first = [alone(repro, recording, window.instances[0], window) for window in named]
-    if problem.accept_first(first) is not None:
+    if _accept(problem, [alone(repro, recording, window.instances[0], window) for window in named]):
         return
     for group in by_ambient([window for window in windows if window not in named]):
         if problem.values_are_wrong:
@@ -34,5 +38,15 @@ def single_windows(problem: Problem) -> None:
             found = wrong_ones(repro, recording, group, problem.rounds, parts=parts)
         else:
             found = failing_one(repro, recording, group, problem.first_failing, parts=problem.workers + 1)
-        if problem.accept_first([alone(repro, recording, *pair) for pair in found]) is not None:
+        if _accept(problem, [alone(repro, recording, *pair) for pair in found]):
             return
+
+
+def _accept(problem: Problem, ops: Sequence[Repro | None]) -> bool:
+    """Adopt the first op that fails. One that cannot be opened is tried with everything plain before."""
+    guesses: list[Repro | None] = []
+    for one in ops:
+        if one is not None and not expanded_everywhere(one):
+            guesses += plainest_of(problem, one)
+        guesses.append(one)
+    return problem.accept_first(guesses) is not None

@@ -1,0 +1,79 @@
+"""Sizes and values of one op with wrong results: all likely ones in one compilation.
+
+Each candidate is a graph of its own in the joined one (`cut/batches.py`). What fails there is asked alone
+before it is adopted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from torchrepro.edit.dimensions import smallest_that_runs
+from torchrepro.edit.held_tensors import Held, held_tensors, with_tensors
+from torchrepro.edit.plain_values import CONSTANTS, Form, counting, throughout
+from torchrepro.edit.validity import why_invalid
+from torchrepro.engine.canonical_key import canonical_key
+from torchrepro.minify.order import Size, size_of
+from torchrepro.minify.passes.shapes import likely_sizes, sizes_are_searched
+from torchrepro.minify.passes.values import places_of, with_form
+from torchrepro.minify.problem import Problem
+from torchrepro.nouns.repro import Repro
+
+_MANY = 64
+"""At most so many graphs in one: the smallest ones."""
+_ASKED = 2
+"""So many of those that fail together are asked alone."""
+
+
+def guess_together(problem: Problem, bare: Callable[[Repro], Repro]) -> bool:
+    """Adopt the smallest size with the plainest values; return whether candidates could be told apart.
+
+    Several dimensions are left to the search for sizes, which shrinks each by itself.
+    """
+    if sum(each.size > 1 for each in problem.dimensions().free) > 1:
+        return False
+    candidates = _candidates(problem, bare)
+    fails = problem.fail_together(candidates)
+    if fails is None:
+        return False
+    failing = [candidate for candidate, failed in zip(candidates, fails, strict=True) if failed]
+    if problem.accept_first(failing[:_ASKED]) is not None:
+        sizes_are_searched(problem)
+    return True
+
+
+def _candidates(problem: Problem, bare: Callable[[Repro], Repro]) -> list[Repro]:
+    """Return the smallest candidates that run, the smallest first."""
+    found: dict[str, tuple[Size, Repro]] = {}
+    for candidate in map(bare, _each(problem)):
+        size = size_of(candidate)
+        if size < problem.best_size:
+            found.setdefault(canonical_key(candidate), (size, candidate))
+    ordered = [candidate for _, candidate in sorted(found.values(), key=lambda pair: pair[0])]
+    return [candidate for candidate in ordered[:_MANY] if not why_invalid(candidate)]
+
+
+def _each(problem: Problem) -> Iterator[Repro]:
+    """Yield the best in likely sizes, each with its own values and with plain ones."""
+    best, table = problem.best, problem.dimensions()
+    places = places_of(problem)
+    tensors = [each for each in held_tensors(best) if each.tensor.numel()]
+    forms = [_filling({each: form(each.tensor, places[each]) for each in tensors}) for form in CONSTANTS]
+    largest = max((each.size for each in table.free), default=1)
+    for sized in (best, *(smallest_that_runs(table, size) for size in (1, *likely_sizes(largest)))):
+        if sized is None:
+            continue
+        yield sized
+        now = [each for each in held_tensors(sized) if each.tensor.numel()]
+        start = {each: (0,) * each.tensor.dim() for each in now}
+        yield with_form(sized, now, counting, start)
+        for form in forms:
+            yield with_tensors(sized, {each: form(each)(each.tensor, start[each]) for each in now})
+
+
+def _filling(formed: dict[Held, torch.Tensor]) -> Callable[[Held], Form]:
+    """Return the form that fills a tensor of another size with the one number that it has in `formed`."""
+    numbers = {each: tensor.detach().reshape(-1)[0].item() for each, tensor in formed.items()}
+    return lambda each: throughout(lambda tensor, place: numbers[each])
