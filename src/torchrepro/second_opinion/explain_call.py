@@ -28,7 +28,13 @@ from torchrepro.frontend.runtime.cache import CaptureLimitWarning
 from torchrepro.frontend.runtime.capture import Region
 from torchrepro.frontend.runtime.dispatch import dispatch
 from torchrepro.frontend.runtime.settings import Backend, Settings
-from torchrepro.frontend.runtime.wrapping import not_python, traced_callable, untraced, why_python_runs
+from torchrepro.frontend.runtime.wrapping import (
+    TracedModule,
+    not_python,
+    traced_callable,
+    untraced,
+    why_python_runs,
+)
 from torchrepro.frontend.trace.tracer import Failure
 from torchrepro.judge.models import Phase
 from torchrepro.nouns.errors import TorchReproError
@@ -83,6 +89,8 @@ def explain_call(
     captured = traced_callable(function, settings)
     if captured is function:
         raise not_python(function, "explain")
+    if isinstance(function, torch.nn.Module):
+        captured = TracedModule(function, settings)  # `call` may use its other methods, too
     named = dict(kwargs or {})
     ask = _prepared(function, args, named, call) if dynamo else None
     with _limits_as_notes() as notes:
@@ -176,9 +184,11 @@ def _prepared(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], cal
 
     def run(state: State, wrap: Callable[[Any], Any] = lambda function: function) -> Outcome:
         restore_rng_state(start)
-        with in_state(state, live.again()):
+        now = live.again()
+        called = wrap(function)  # before the state is set: torch.compile marks the modules that it wraps
+        with in_state(state, now):
             return outcome_of(
-                function, state.args, state.kwargs, lambda: call(wrap(function), state.args, state.kwargs)
+                function, state.args, state.kwargs, lambda: call(called, state.args, state.kwargs)
             )
 
     def ask(ours: Outcome) -> SecondOpinion:
