@@ -40,7 +40,7 @@ from torchrepro.state.snapshot import python_state
 from torchrepro.torch_api.pytree import tree_map_only
 
 _SEED = 0
-_NOTHING_COMPILED = "nothing was compiled: torch.compile compiles calls of the model itself, and none was reached that it captures"
+_NOTHING_COMPILED = "nothing was compiled: torch.compile captures calls of the model itself, and met none"
 
 
 @dataclass(frozen=True)
