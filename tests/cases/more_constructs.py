@@ -394,13 +394,23 @@ def nested_compile():
     C(lambda x: inner(x) + inner(x.cos()))(torch.randn(4))
 
 
+@torch.compiler.allow_in_graph
+def opaque(x):
+    return x.sin() * 2
+
+
 @construct
 def allow_in_graph():
-    def opaque(x):
+    C(lambda x: torch.relu(opaque(x)))(torch.randn(4))
+
+
+@construct
+def allow_local_in_graph():
+    @torch.compiler.allow_in_graph
+    def local(x):
         return x.sin() * 2
 
-    torch.compiler.allow_in_graph(opaque)
-    C(lambda x: torch.relu(opaque(x)))(torch.randn(4))
+    C(lambda x: torch.relu(local(x)))(torch.randn(4))
 
 
 @construct
