@@ -88,8 +88,9 @@ def measure(
         said = tuple(line for line in lines if line.startswith("torchrepro: "))
         bundles = sorted(path for path in out.glob("*") if (path / "manifest.json").is_file())
         kept = tuple(_checked(bundle, directory / f"{name}.{i}", minify) for i, bundle in enumerate(bundles))
-        if ran and not kept and wait_for(fork(lambda: _run(programs, name, None, 0, ""), directory / name)):
-            ran = f"without the bug, too: {ran}"
+        if ran and not kept:
+            without = wait_for(fork(lambda: _run(programs, name, None, 0, ""), directory / name))
+            ran = f"without the bug, too: {ran}" if without == ran else ran
         return msgspec.json.encode(Row(name, ran, kept, said)).decode()
 
     waiting = deque[tuple[str, Forked]]()
@@ -170,7 +171,7 @@ def _run(programs: Path, name: str, out: Path | None, level: int, kind: str) -> 
     main.__file__ = str(programs)
     session = None if out is None else torchrepro.enable(level=level, out=out)
     try:
-        exec(compile(programs.read_text(), str(programs), "exec"), main.__dict__)
+        exec(compile(programs.read_text(), str(programs), "exec", dont_inherit=True), main.__dict__)
     except Exception as exc:
         return f"{type(exc).__name__}: {str(exc).partition(chr(10))[0]}"
     finally:

@@ -10,6 +10,7 @@ The command line and the Python API call these functions and add only words.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -42,17 +43,18 @@ __all__ += ["minify_bundle", "report_on"]
 def catch(
     target: str | ModelRequest,
     *,
-    directory_for: Callable[[Path], tuple[Path, str]],
+    out: Path | None,
+    default_for: Callable[[Path], Path],
     fresh: bool = False,
     on_phase: OnPhase = lambda phase: None,
 ) -> CaughtBundle:
     """Return the bundle that a target stands for; run a program, or compare a function, to get one.
 
-    `directory_for` makes the directory in which it is kept, given the path that its name is derived from, and
-    may have a note about where that is. The same command later finds the bundle there unless `fresh`.
+    It is kept in the directory `out`, by default the one that `default_for` derives from the target's path.
+    The same command later finds it there unless `fresh`.
     """
     from torchrepro.catch.target import CaughtBundle, Target
-    from torchrepro.engine.search.run_directory import CAUGHT
+    from torchrepro.engine.search.run_directory import CAUGHT, place_for
 
     request = target if isinstance(target, ModelRequest) else ModelRequest(target)
     named = Target.parse(request.target)
@@ -60,14 +62,21 @@ def catch(
         _refuse_options(request)
     if named.is_bundle:
         return CaughtBundle(Path(request.target))
-    directory, elsewhere = directory_for(named.path)
-    bundle = None if fresh else named.caught_before(directory, request)
-    if bundle is not None:
-        notes = [f"this is what {named.file} left before; --fresh runs it again"]
-    elif named.file is not None and not named.function:
-        bundle, notes = _catch_in_program(named.file, directory / CAUGHT)
-    else:
-        bundle, notes = _catch_in_function(request, directory / CAUGHT, on_phase)
+    users_own = out is not None and out.exists()
+    directory, elsewhere = place_for(out, default_for(named.path))
+    try:
+        bundle = None if fresh else named.caught_before(directory, request)
+        if bundle is not None:
+            notes = [f"this is what {named.file} left before; --fresh runs it again"]
+        elif named.file is not None and not named.function:
+            bundle, notes = _catch_in_program(named.file, directory / CAUGHT)
+        else:
+            bundle, notes = _catch_in_function(request, directory / CAUGHT, on_phase)
+    except BaseException:
+        if not users_own:
+            with suppress(OSError):  # it is not empty
+                directory.rmdir()
+        raise
     named.remember(bundle, directory, request)
     return CaughtBundle(bundle, directory, (*([elsewhere] if elsewhere else []), *notes))
 
@@ -164,14 +173,13 @@ def locate(
     on_message: OnMessage = lambda message: None,
 ) -> Located:
     """Locate the failure of a bundle, a program or a function; a request says how the function is run."""
-    from torchrepro.engine.search.run_directory import place_for
     from torchrepro.nouns.results import Located
 
-    def directory_for(path: Path) -> tuple[Path, str]:
-        return place_for(out, path.absolute().with_name(f"{path.name}.located"))
+    def default_for(path: Path) -> Path:
+        return path.absolute().with_name(f"{path.name}.located")
 
     try:
-        caught = catch(target, directory_for=directory_for, fresh=fresh, on_phase=on_phase)
+        caught = catch(target, out=out, default_for=default_for, fresh=fresh, on_phase=on_phase)
         located = locate_bundle(caught.bundle, settings, out=out, fresh=fresh, on_message=on_message)
     except DoesNotFail as healthy:
         named = target.target if isinstance(target, ModelRequest) else target
@@ -210,13 +218,9 @@ def minify(
     on_message: OnMessage = lambda message: None,
 ) -> Minified:
     """Minify the failure of a bundle, a program or a function; a request says how the function is run."""
-    from torchrepro.minify.run_directory import run_directory
+    from torchrepro.engine.search.run_directory import minified_beside
 
-    def directory_for(path: Path) -> tuple[Path, str]:
-        directory, elsewhere = run_directory(out, beside=path)
-        return directory.path, elsewhere
-
-    caught = catch(target, directory_for=directory_for, fresh=fresh, on_phase=on_phase)
+    caught = catch(target, out=out, default_for=minified_beside, fresh=fresh, on_phase=on_phase)
     minified = minify_bundle(
         caught.bundle, settings, out=caught.directory or out, fresh=fresh, on_message=on_message
     )

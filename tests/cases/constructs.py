@@ -7,7 +7,10 @@
 
 import os
 import sys
+import tempfile
+import traceback
 from collections.abc import Callable
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,7 +18,8 @@ import torch._inductor.config as inductor_config
 import torch.nn as nn
 import torch.nn.functional as F
 
-inductor_config.cpp.inject_relu_bug_TESTING_ONLY = os.environ.get("KIND", "compile_error") or None
+KIND = os.environ.get("KIND", "compile_error") or None
+inductor_config.cpp.inject_relu_bug_TESTING_ONLY = KIND
 torch.manual_seed(0)
 
 CONSTRUCTS: dict[str, Callable[[], object]] = {}
@@ -216,24 +220,55 @@ def group_arg():
     C(lambda x, g: torch.relu(fc.all_reduce(x, "sum", g)))(torch.randn(4), g)
 
 
+class Net(nn.Module):
+    """A module of the user's. Dynamo skips frames of torch.nn, so it captures no `Sequential` after a break."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)))
+
+
+@contextmanager
+def two_ranks():
+    """Run the body on two gloo ranks: in this process, and in a fork of it."""
+    import torch.distributed as dist
+
+    with tempfile.TemporaryDirectory() as directory:
+        other = os.fork()
+        dist.init_process_group("gloo", f"file://{directory}/store", rank=0 if other else 1, world_size=2)
+        try:
+            yield
+        except Exception:
+            if other:
+                raise
+            traceback.print_exc()
+        finally:
+            if not other:
+                os._exit(0)
+            os.waitpid(other, 0)
+            dist.destroy_process_group()
+
+
 @construct
 def ddp():
-    pg()
     from torch.nn.parallel import DistributedDataParallel as D
 
-    m = C(D(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))))
-    m(torch.randn(2, 4)).sum().backward()
+    with two_ranks():
+        C(D(Net()))(torch.randn(2, 4)).sum().backward()
 
 
 @construct
 def fsdp2():
-    pg()
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    m = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
-    fully_shard(m, mesh=init_device_mesh("cpu", (1,)))
-    C(m)(torch.randn(2, 4)).sum().backward()
+    with two_ranks():
+        m = Net()
+        fully_shard(m, mesh=init_device_mesh("cpu", (2,)))
+        C(m)(torch.randn(2, 4)).sum().backward()
 
 
 @construct
@@ -264,7 +299,7 @@ def masked():
     from torch.masked import masked_tensor
 
     x = masked_tensor(torch.randn(4), torch.tensor([True, False, True, True]))
-    C(lambda x: torch.relu(x.sin()))(x)
+    C(lambda x: torch.relu(x.sin().to_tensor(0.0)))(x)
 
 
 @construct
@@ -300,6 +335,8 @@ class Q8(torch.Tensor):
         def d(a):
             return (a.q.float() * a.s) if isinstance(a, Q8) else a
 
+        if func is torch.ops.aten.detach.default:
+            return Q8(args[0].q, args[0].s)  # what a Parameter asks of its tensor
         return func(*p.tree_map(d, args), **p.tree_map(d, kwargs or {}))
 
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -517,7 +554,7 @@ def uint16():
 
 @construct
 def cond():
-    C(lambda x: torch.cond(x.sum() > 0, lambda y: torch.relu(y.sin()), lambda y: y.cos(), (x,)))(
+    C(lambda x: torch.cond(x.sum() < 0, lambda y: torch.relu(y.sin()), lambda y: y.cos(), (x,)))(
         torch.randn(4)
     )
 
@@ -629,25 +666,32 @@ def script_object():
     C(lambda x, o: torch.relu(x * o.k))(torch.randn(4), o)
 
 
+try:
+    from torch._opaque_base import OpaqueBase
+except ImportError:  # before torch 2.12 any class could be registered
+    OpaqueBase = object
+
+
+class Factor(OpaqueBase):
+    def __init__(self, k):
+        self.k = k
+
+
 @construct
 def opaque_type():
     from torch._library.opaque_object import register_opaque_type
 
-    class Op:
-        def __init__(s):
-            s.k = 3
+    register_opaque_type(Factor, typ="reference")
 
-    register_opaque_type(Op, typ="reference")
+    @torch.library.custom_op("adv::scaled", mutates_args=())
+    def scaled(x: torch.Tensor, factor: Factor) -> torch.Tensor:
+        return x * factor.k
 
-    @torch.library.custom_op("adv::useop", mutates_args=())
-    def useop(x: torch.Tensor, o: Op) -> torch.Tensor:
-        return x * o.k
-
-    @useop.register_fake
-    def _(x, o):
+    @scaled.register_fake
+    def _(x, factor):
         return torch.empty_like(x)
 
-    C(lambda x, o: torch.relu(useop(x, o)))(torch.randn(4), Op())
+    C(lambda x, factor: torch.relu(scaled(x, factor)))(torch.randn(4), Factor(3))
 
 
 @construct
@@ -728,6 +772,7 @@ def thread_compile():
     err = []
 
     def go():
+        inductor_config.cpp.inject_relu_bug_TESTING_ONLY = KIND  # each thread has settings of its own
         try:
             C(lambda x: torch.relu(x.sin()))(torch.randn(4))
         except Exception as e:
@@ -736,7 +781,8 @@ def thread_compile():
     th = threading.Thread(target=go)
     th.start()
     th.join()
-    raise err[0]
+    for each in err:
+        raise each
 
 
 @construct

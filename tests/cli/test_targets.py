@@ -19,7 +19,8 @@ from torchrepro import pipeline
 from torchrepro.cli.app import app
 from torchrepro.cli.options import model_request
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.repro import ModelRequest
+from torchrepro.nouns.repro import Frontend, ModelRequest
+from torchrepro.nouns.verdict import Kind
 
 OPTIONS = {
     "--backend aot_eager": {"backend": "aot_eager"},
@@ -195,6 +196,61 @@ def test_a_word_of_the_file_that_cannot_be_called_so_is_one_clear_line(
     module = write_module(tmp_path, textwrap.dedent(FILE.format(**{**PLAIN, "more": more})))
     with pytest.raises(TorchReproError, match=words.replace("(", r"\(").replace(")", r"\)")):
         load_trial(ModelRequest(f"{module.__file__}:build"))
+
+
+METHODS = """
+    import torch
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return torch.tanh(x)
+
+        def encode(self, x):
+            return self(x) * 2
+
+    def build():
+        return Model(), (torch.ones(3),)
+
+    def call(model, inputs):
+        return model.{method}(*inputs)
+"""
+
+
+@pytest.mark.parametrize("frontend", Frontend)
+@pytest.mark.parametrize("method", ["__call__", "encode"])
+def test_a_call_may_use_another_method_and_it_is_noted_that_nothing_is_compiled(
+    frontend: Frontend, method: str, tmp_path: Path
+) -> None:
+    from torchrepro.execute.user_model import judge_model
+    from torchrepro.second_opinion.explain_call import explain_model
+
+    module = write_module(tmp_path, textwrap.dedent(METHODS.format(method=method)))
+    request = model_request(f"{module.__file__}:build", backend="eager", frontend=frontend)
+    verdict = judge_model(request)
+    assert verdict.kind is Kind.PASS
+    assert any(note.startswith("nothing was compiled") for note in verdict.notes) is (method == "encode")
+
+    payload = {"request": msgspec.to_builtins(request), "verify": True, "dynamo": True}
+    explained = explain_model(payload, lambda phase: None)
+    assert explained["graphs"] == (0 if method == "encode" else 1)
+    assert explained["verified"]["same"], explained["verified"]
+    assert all(each["same"] for each in explained["dynamo"]["agreements"]), explained["dynamo"]
+
+
+@pytest.mark.parametrize("verb", [pipeline.minify, pipeline.locate])
+def test_a_target_that_cannot_be_run_leaves_no_directory_but_the_users_own(
+    verb: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(request: ModelRequest, **_: Any) -> Any:
+        raise TorchReproError(f"model.py has no {request.target!r}")
+
+    monkeypatch.setattr(pipeline, "compare_model", refuse)
+    (tmp_path / "model.py").write_text("")
+    (tmp_path / "mine").mkdir()
+    for out in (None, tmp_path / "new", tmp_path / "mine"):
+        with pytest.raises(TorchReproError, match="has no"):
+            verb(f"{tmp_path / 'model.py'}:wrong", out=out)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "model.py"]
 
 
 @pytest.mark.slow

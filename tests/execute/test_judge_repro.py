@@ -27,6 +27,7 @@ from torchrepro import (
 )
 from torchrepro.execute.judge_repro import judge_repro
 from torchrepro.graph_text.metadata import symbols_of
+from torchrepro.judge.models import Judged
 from torchrepro.nouns.repro import Autocast
 from torchrepro.state.ambient import capture_ambient
 
@@ -277,3 +278,24 @@ def test_a_wrong_kernel_of_inductor_is_found_after_aot() -> None:
     with config.patch({"cpp.inject_relu_bug_TESTING_ONLY": "accuracy", "fx_graph_cache": False}):
         assert judge_repro(failing).kind is Kind.MISMATCH
     assert judge_repro(failing).kind is Kind.PASS
+
+
+def test_eager_shares_large_storages_that_are_only_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[judge_repro.__module__], "SHARED_FROM", 1)
+
+    def f(read: torch.Tensor, written: torch.Tensor) -> tuple[torch.Tensor]:
+        return (written.add_(1)[:4] + read,)
+
+    memory = torch.zeros(1 << 21, dtype=torch.uint8)
+    inputs = (memory[-4:], torch.zeros(1 << 20))
+    repro = Repro(torch.fx.symbolic_trace(f), inputs, Place.AFTER_CAPTURE, Compiler("aot_eager"))
+    judged = Judged()
+    assert judge_repro(repro, judged=judged).kind is Kind.PASS
+    places = {
+        name: [value.untyped_storage().data_ptr() for value in run.inputs]
+        for name, run in judged.runs.items()
+    }
+    own = [value.untyped_storage().data_ptr() for value in inputs]
+    assert [name for name, (read, _) in places.items() if read == own[0]] == ["eager", "truth"]
+    assert all(written != own[1] for _, written in places.values())
+    assert not inputs[1].any()

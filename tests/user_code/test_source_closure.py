@@ -92,6 +92,26 @@ def test_a_global_has_the_value_that_it_has_now(write: Any) -> None:
     assert module.COUNT == 41
 
 
+def test_what_a_value_holds_twice_stays_one_object(write: Any) -> None:
+    module = write("""
+        import torch
+        class Holder:
+            def __init__(self, **held): vars(self).update(held)
+        inner, small, pair = [1], torch.ones(2), (128, 128)
+        STATE = {"a": inner, "deep": [{"again": inner, "t": small}], "t": small, "p": pair, "q": pair}
+        HOLDER = Holder(size=pair, block=pair, first=inner, other=Holder(state=STATE, last=inner))
+        def f(): return STATE, HOLDER
+    """)
+    (f,) = taken_along(module.f)
+    state, holder = f()
+    assert state["a"] is state["deep"][0]["again"] is holder.first is holder.other.last
+    assert state["t"] is state["deep"][0]["t"]
+    assert holder.other.state is state
+    assert (state["p"], state["q"], holder.size, holder.block) == ((128, 128),) * 4
+    (again,) = taken_along(f)
+    assert again()[1].other.state["a"] is again()[1].first
+
+
 def test_two_modules_with_the_same_names_stay_apart(write: Any) -> None:
     write(
         "SCALE = 10\ndef scaled(x): return x * SCALE\ndef bump():\n    global SCALE\n    SCALE += 1",

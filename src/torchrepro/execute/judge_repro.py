@@ -22,13 +22,17 @@ from torchrepro.judge.models import Judged, Phase, Phases, Subject, judge
 from torchrepro.judge.op_forms import Draws
 from torchrepro.judge.reference import run_graph_in_fp64, true_run, wide_bytes
 from torchrepro.judge.rule import Rule
+from torchrepro.judge.shared_storages import Storages, storages_only_read
 from torchrepro.nouns.errors import AccuracyError, ReferenceUnavailable, TorchReproError
 from torchrepro.nouns.repro import Frontend, Place, Repro
 from torchrepro.nouns.verdict import Verdict
 from torchrepro.state.ambient import applied_modes, applied_settings
+from torchrepro.state.fake_run import inputs_written
 from torchrepro.torch_api import dynamo
 from torchrepro.torch_api.generators import accelerators, capture_rng_state, is_initialised, same_randomness
 
+SHARED_FROM = 1 << 28
+"""Bytes of a graph's inputs from which those that it only reads are not copied for its runs in eager."""
 WIDE_AT_ONCE = 1 << 26
 """Bytes of a graph's inputs in float64 up to which all are widened before it runs."""
 
@@ -50,6 +54,14 @@ class Prepared:
     def inputs(self, keep: Collection[int] = ()) -> tuple[Any, ...]:
         """Return clones of the inputs; storages in `keep`, which are only read, are shared."""
         return clone_inputs(self.repro.inputs, keep=keep)
+
+    def only_read(self) -> Storages:
+        """Return the large storages that eager can share: a view keeps the whole storage under it alive."""
+        inputs = self.repro.inputs
+        if sum(each.nbytes() for each in storages_only_read(inputs, ()).values()) < SHARED_FROM:
+            return {}
+        written = inputs_written(self.repro)
+        return {} if written is None else storages_only_read(inputs, written)
 
     @property
     def only_fwd(self) -> bool:
@@ -187,8 +199,10 @@ def subject_of_prepared(
 ) -> Subject:
     """Return the ways to run a graph that are compared; `compile` may reuse an earlier compilation."""
 
+    shared = prepared.only_read()
+
     def eager(around: AbstractContextManager[Any]) -> Run:
-        graph, inputs = prepared.graph(), prepared.inputs()
+        graph, inputs = prepared.graph(), prepared.inputs(shared)
         with around:
             prepared.lead_up(graph, graph)
             return prepared.observe(graph, graph, inputs)
@@ -200,11 +214,13 @@ def subject_of_prepared(
             prepared.lead_up(graph, function)
             return prepared.observe(graph, function, prepared.inputs())
 
-    return Subject(eager, compiled, (lambda draws: truth_of(prepared, draws)) if fp64 else None)
+    return Subject(eager, compiled, (lambda draws: truth_of(prepared, draws, shared)) if fp64 else None)
 
 
-def truth_of(prepared: Prepared, draws: Draws) -> tuple[Run, tuple[str, ...]]:
+def truth_of(prepared: Prepared, draws: Draws, keep: Collection[int] = ()) -> tuple[Run, tuple[str, ...]]:
     """Run a prepared graph in float64; return the run and notes on what was not ideal about it.
+
+    Storages in `keep`, which are only read, are shared unless they are widened.
 
     A graph below autograd holds wide copies only of what the current op reads. So does one above it that is
     large and needs no gradients, unless it has gradients or transforms of its own: there, torch wants
@@ -227,7 +243,7 @@ def truth_of(prepared: Prepared, draws: Draws) -> tuple[Run, tuple[str, ...]]:
         assert isinstance(graph, torch.nn.Module)
         return prepared.observe(graph, graph, inputs)
 
-    return true_run(observe, repro.graph, repro.inputs, {}, draws)
+    return true_run(observe, repro.graph, repro.inputs, {}, draws, keep)
 
 
 def _truth_by_op(prepared: Prepared, draws: Draws) -> tuple[Run, tuple[str, ...]]:

@@ -40,6 +40,7 @@ from torchrepro.state.snapshot import python_state
 from torchrepro.torch_api.pytree import tree_map_only
 
 _SEED = 0
+_NOTHING_COMPILED = "nothing was compiled: torch.compile captures calls of the model itself, and met none"
 
 
 @dataclass(frozen=True)
@@ -361,6 +362,11 @@ def judge_model(request: ModelRequest, phase: Phase = lambda name: None) -> Verd
     phase = Phases(phase)
     phase("build")
     trial = load_trial(request)
+    compiled_in: set[str] = set()
+
+    def note_compilation(name: str) -> None:
+        compiled_in.add(name)
+        phase(name)
 
     def eager(around: AbstractContextManager[Any]) -> Run:
         built = trial.factory.fresh()
@@ -369,7 +375,7 @@ def judge_model(request: ModelRequest, phase: Phase = lambda name: None) -> Verd
 
     def compiled(around: AbstractContextManager[Any]) -> Run:
         built = trial.factory.fresh()
-        with compilation(phase, around):
+        with compilation(note_compilation, around):
             return trial.observe(built, compile_model(trial.compiler, built.model))
 
     def truth(draws: Draws) -> tuple[Run, tuple[str, ...]]:
@@ -385,6 +391,8 @@ def judge_model(request: ModelRequest, phase: Phase = lambda name: None) -> Verd
         rule=Rule(strict=request.strict, tol=trial.tolerance, check_stride=request.check_stride),
         phase=phase,
     )
+    if not verdict.fails and not compiled_in:
+        return verdict.with_notes(*trial.notes, _NOTHING_COMPILED)
     return verdict.with_notes(*trial.notes)
 
 

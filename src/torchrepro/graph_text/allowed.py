@@ -152,18 +152,8 @@ STRANGERS_REFUSED_OPS = frozenset(
     }
 )
 
-# Modules whose import registers higher-order operators that a plain `import torch` does not.
-HIGHER_ORDER_MODULES = (
-    "torch._higher_order_ops",
-    "torch._higher_order_ops.flex_attention",
-    "torch._higher_order_ops.scan",
-    "torch._higher_order_ops.associative_scan",
-    "torch._higher_order_ops.map",
-    "torch._higher_order_ops.invoke_subgraph",
-    "torch._higher_order_ops.wrap",
-    "torch._functorch.autograd_function",
-    "torch._prims.rng_prims",
-)
+# Modules outside of torch's package for them whose import registers higher-order operators.
+HIGHER_ORDER_MODULES = ("torch._functorch.autograd_function", "torch._prims.rng_prims")
 # Modules whose import registers ordinary operators that Inductor's graphs use.
 OPERATOR_MODULES = ("torch._inductor.inductor_prims", "torch._inductor.kernel", "torch._prims")
 

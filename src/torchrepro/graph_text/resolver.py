@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import operator
+import pkgutil
 import re
 import shlex
 import sys
@@ -36,7 +37,7 @@ from torchrepro.nouns.errors import CannotSerialise, GraphTextError
 from torchrepro.nouns.repro import BUNDLE_TRUST, SOURCE_TRUST
 from torchrepro.torch_api import dynamo
 from torchrepro.torch_api.modes import C
-from torchrepro.torch_api.names import C_FUNCTIONS, C_MODULE, DYNAMO_UTILS, NUMPY
+from torchrepro.torch_api.names import C_FUNCTIONS, C_MODULE, DYNAMO_UTILS, HIGHER_ORDER_OPS, NUMPY
 from torchrepro.torch_api.ops import (
     HigherOrderOperator,
     OpNamespace,
@@ -220,7 +221,7 @@ def _resolve_operator(path: str, trusted: Collection[str], refused: Collection[s
     if not 2 <= len(parts) <= 3 or f"{parts[0]}::{parts[1]}" in refused:
         raise GraphTextError(f"{path} is no operator that a graph may call", next_step="remove the node")
     found = _find_operator(parts)
-    modules = HIGHER_ORDER_MODULES if parts[0] == "higher_order" else OPERATOR_MODULES
+    modules = _higher_order_modules(parts[1]) if parts[0] == "higher_order" else OPERATOR_MODULES
     # An operator, a library and the bundle's own source are trusted too: those come before the graph is read.
     others = [name for name in trusted if not re.match(rf"torch\.ops|.*/|({_TRUST_WORDS})$", name)]
     for module in [*modules, *others]:
@@ -234,6 +235,17 @@ def _resolve_operator(path: str, trusted: Collection[str], refused: Collection[s
             next_step="install the library that defines it and name its module with --trust MODULE",
         )
     return found
+
+
+def _higher_order_modules(name: str) -> list[str]:
+    """Return the modules that may register a higher-order operator, those named after it first.
+
+    A plain `import torch` registers few of them.
+    """
+    package = _import_if_present(HIGHER_ORDER_OPS)
+    inside = [] if package is None else [module.name for module in pkgutil.iter_modules(package.__path__)]
+    inside.sort(key=lambda module: not name.startswith(module))
+    return [*(f"{HIGHER_ORDER_OPS}.{module}" for module in inside), *HIGHER_ORDER_MODULES]
 
 
 def _find_operator(parts: list[str]) -> OpOverload | OpOverloadPacket | HigherOrderOperator | None:

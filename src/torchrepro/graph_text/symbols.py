@@ -93,8 +93,8 @@ def symbolic_number_text(value: torch.SymInt | torch.SymFloat | torch.SymBool) -
 
 
 def plain_number(value: Any) -> int | float | None:
-    """Return a number of sympy as one of Python."""
-    if value is None:
+    """Return a number of sympy as one of Python; None for the ragged size of a nested tensor."""
+    if value is None or not value.is_number:
         return None
     return int(value) if value.is_integer else float(value)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -48,10 +48,12 @@ def true_run(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     draws: Draws,
+    keep: Collection[int] = (),
 ) -> tuple[Run, tuple[str, ...]]:
     """Run `observe` on float64 copies of a model and its inputs; return the run and notes on its limits.
 
-    Parameters and inputs are leaves of their own, so that gradients accumulate in float64.
+    Parameters and inputs are leaves of their own, so that gradients accumulate in float64. Storages in `keep`
+    that need not be widened are shared.
     """
     given = [tensor for _, tensor in tensors_in((args, dict(kwargs)))]
     if isinstance(model, torch.nn.Module):
@@ -60,7 +62,7 @@ def true_run(
     def run(precision: Precision) -> Reference:
         like: Any = {"dtype": precision.real, "device": precision.device}
         wide = clone_module(model, **like) if isinstance(model, torch.nn.Module) else model
-        inputs, named = clone_inputs((args, dict(kwargs)), **like)
+        inputs, named = clone_inputs((args, dict(kwargs)), **like, keep=keep)
         return run_in_fp64(lambda: observe(wide, inputs, named), draws=draws, precision=precision)
 
     gradients = sum(wide_bytes([tensor]) for tensor in given if tensor.requires_grad)

@@ -126,15 +126,23 @@ def compile_with_own_capture(
         raise TorchReproError(
             "torchrepro's front end captures static shapes", next_step="leave out --dynamic, or --frontend"
         )
-    captured = trace(model, backend=_announced(backend), fullgraph=compiler.fullgraph)
+    return _Captured(trace(model, backend=_announced(backend), fullgraph=compiler.fullgraph))
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+
+class _Captured:
+    """A captured model that raises `NotCaptured`; its attributes are the model's."""
+
+    def __init__(self, captured: Callable[..., Any]) -> None:
+        self._captured = captured
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         try:
-            return captured(*args, **kwargs)
+            return self._captured(*args, **kwargs)
         except CaptureError as error:
             raise NotCaptured(error) from error
 
-    return call
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._captured, name)
 
 
 class NotCaptured(Exception):

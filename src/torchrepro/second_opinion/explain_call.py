@@ -29,6 +29,7 @@ from torchrepro.frontend.runtime.capture import Region
 from torchrepro.frontend.runtime.dispatch import dispatch
 from torchrepro.frontend.runtime.settings import Backend, Settings
 from torchrepro.frontend.runtime.wrapping import (
+    TracedModule,
     as_python,
     not_python,
     traced_callable,
@@ -89,6 +90,8 @@ def explain_call(
     captured = traced_callable(function, settings)
     if captured is function:
         raise not_python(function, "explain")
+    if isinstance(function, torch.nn.Module):
+        captured = TracedModule(function, settings)  # `call` may use its other methods, too
     named = dict(kwargs or {})
     ask = _prepared(function, args, named, call) if dynamo else None
     with _limits_as_notes() as notes:
@@ -182,9 +185,11 @@ def _prepared(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], cal
 
     def run(state: State, wrap: Callable[[Any], Any] = lambda function: function) -> Outcome:
         restore_rng_state(start)
-        with in_state(state, live.again()):
+        now = live.again()
+        called = wrap(function)  # before the state is set: torch.compile marks the modules that it wraps
+        with in_state(state, now):
             return outcome_of(
-                function, state.args, state.kwargs, lambda: call(wrap(function), state.args, state.kwargs)
+                function, state.args, state.kwargs, lambda: call(called, state.args, state.kwargs)
             )
 
     def ask(ours: Outcome) -> SecondOpinion:

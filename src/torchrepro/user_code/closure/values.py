@@ -45,6 +45,10 @@ class ValueWriter:
         self._known: dict[int, str] = {}
         self._alive: list[Any] = []  # an id is valid only while its object lives
         self._open: set[int] = set()
+        self._parts: dict[int, tuple[Any, str]] = {}
+        """Parts of what is being written: the expression that finds each is valid once that is defined."""
+        self._shared: set[int] = set()
+        """Parts that were met again before: each gets a line of its own."""
         self._postponed: list[tuple[str, str, Any]] = []
 
     def remember(self, value: Any, expression: str) -> None:
@@ -67,18 +71,41 @@ class ValueWriter:
             raise _refused(value, where, "it contains itself, or is nested too deeply")
         if isinstance(value, SCALARS):
             return self._scalar(value)
-        if isinstance(value, torch.nn.Module) and place is None:
+        if id(value) in self._parts:
+            self._shared.add(id(value))
+            raise _MetAgain
+        is_named = place is not None and place.isidentifier()
+        if not is_named and (
+            id(value) in self._shared or (isinstance(value, torch.nn.Module) and place is None)
+        ):
             return self._closure.hoist(
                 type(value).__name__.lower(), lambda name: self.write(value, name, name)
             )
+        text = self._written_once(value, where, place)
+        if is_named:
+            self.remember(value, str(place))
+            for key, (part, found) in list(self._parts.items()):
+                if found.startswith((f"{place}.", f"{place}[")):
+                    self.remember(part, found)
+                    del self._parts[key]
+        elif place is not None and not _is_plain_tuple(value):
+            self._parts[id(value)] = value, place
+        return text
+
+    def _written_once(self, value: Any, where: str, place: str | None) -> str:
+        """Write a value; start over, if it is the outermost one, where a part of it is met a second time."""
         self._open.add(id(value))
         try:
-            text = self._written(value, where, place)
+            return self._written(value, where, place)
+        except Exception as failure:
+            if len(self._open) > 1:
+                raise
+            self._parts.clear()
+            if not isinstance(failure, _MetAgain):
+                raise
         finally:
             self._open.discard(id(value))
-        if place is not None:
-            self.remember(value, place)
-        return text
+        return self._written_once(value, where, place)
 
     def _scalar(self, value: Any) -> str:
         if isinstance(value, enum.Enum):
@@ -232,6 +259,15 @@ class ValueWriter:
             for name, item in vars(value).items()
         ]
         return f"{self._closure.text.helper('_instance')}({class_}, {{{', '.join(pairs)}}})"
+
+
+class _MetAgain(Exception):
+    """A part of what is being written is also another part of it."""
+
+
+def _is_plain_tuple(value: Any) -> bool:
+    """Return whether a value is a tuple of scalars, whose identity does not matter."""
+    return type(value) is tuple and all(isinstance(item, SCALARS) for item in value)
 
 
 def _refused(value: Any, where: str, why: str) -> CannotSerialise:
