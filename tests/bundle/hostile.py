@@ -14,8 +14,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import hostile_values  # noqa: F401 (adds its part to the corpus)
-from hostile_tools import (
+import tests.bundle.hostile_values  # noqa: F401 (adds its part to the corpus)
+from tests.bundle.hostile_tools import (
     CORPUS,
     ESCAPES,
     Attack,
@@ -260,6 +260,11 @@ CALLS = {
     "multiplies_for_ever": "y = torch.add(x, sym((s0 + 1) ** 64 * (s0 + 2) ** 64 * (s0 + 3) ** 64, s0=4))",
     "hands_on_an_accessor": "y = torch.ops.higher_order.wrap({accessor}, x, '__class__')",
     "hands_on_a_key": "y = max(x, x, key={accessor})",
+    "imports_by_a_storage": 's = x.untyped_storage()\n        y = s.type("antigravity.fly")',
+    "imports_by_a_name_it_makes": (
+        'n = operator.add("antigravity", ".fly")\n        s = x.untyped_storage()\n        y = s.type(n)'
+    ),
+    "sorts_by_an_accessor": "l = builtins.list((x, x))\n        y = l.sort(key={accessor})",
     "names_an_enormous_number": "y = torch.add(x, 9{nines})",
     "nests_deeply": "y = torch.add(x, {deep})",
 }

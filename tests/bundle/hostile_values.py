@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hostile_tools import (
+from tests.bundle.hostile_tools import (
     CORPUS,
     Attack,
     attack,
@@ -205,6 +205,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "floats": {
         "kind": "random_floats",
         "dtype": "os",
+        "resembles": "other",
         "seed": 1,
         "levels": [0.0],
         "quantiles": [],

@@ -207,11 +207,22 @@ class RunDirectory:
 
     def is_about(self, identity: Identity) -> bool:
         """Return whether a run of this user has left results here for the same bundle and installation."""
+        return self._own_identity() == identity
+
+    def is_own(self, bundle: Path) -> bool:
+        """Return whether a run of this user left what is here, on this bundle or one that led to it."""
+        identity = self._own_identity()
+        if identity is None:
+            return False
+        return bundle.absolute().is_relative_to(self.path.absolute()) or identity.bundle == _digest(bundle)
+
+    def _own_identity(self) -> Identity | None:
+        """Return what the results here are about; None if this user did not write them."""
         try:
             former = self._read()
         except (OSError, msgspec.MsgspecError):
-            return False
-        return former.identity == identity and self._is_marked(former)
+            return None
+        return former.identity if self._is_marked(former) else None
 
     def _write(self, identity: Identity) -> None:
         mark = mark_of(*self._facts(identity))
