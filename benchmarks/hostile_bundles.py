@@ -27,8 +27,10 @@ VERBS = {
     "minify": ("minify", "--time-limit", "20", "--quiet"),
     "locate": ("locate", "--time-limit", "20", "--quiet"),
     "report": ("report", "--format", "html", "--output", "-", "--time-limit", "120"),
+    "page": ("report", "--no-run"),
 }
-SECONDS = {"show": 60.0, "check": 280.0, "minify": 280.0, "locate": 280.0, "report": 280.0}
+"""The commands, by a name for each; a page is a report in its default place, a file next to the bundle."""
+SECONDS = {"show": 60.0, "check": 280.0, "minify": 280.0, "locate": 280.0, "report": 280.0, "page": 60.0}
 """How long a command may take: its own time limit, and the start of its processes on a busy machine."""
 MISSING = "needs strace, with the right to trace"
 

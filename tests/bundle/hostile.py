@@ -352,6 +352,32 @@ def run_directory_that_is_a_link(bundle: Path, canary: Path) -> Path:
 
 
 @attack
+def link_where_the_report_goes(bundle: Path, canary: Path) -> Path:
+    for name in (f".{bundle.name}.report.html.partial", f"{bundle.name}.report.html"):
+        healthy(bundle).with_name(name).symlink_to(canary)
+    return bundle
+
+
+@attack
+def file_without_an_end(bundle: Path, canary: Path) -> Path:
+    with open(healthy(bundle) / "more", "wb") as file:
+        file.truncate(1 << 42)
+    return bundle
+
+
+@attack
+def results_that_are_verified(bundle: Path, canary: Path) -> Path:
+    """Somebody else's answers, which blame an operator and offer a command to paste."""
+    located = {"bundle": "x", "kind": "mismatch", "stage": "backend", "confidence": "verified"}
+    located |= {"blamed": f"operator x; touch {canary}", "sandbox": "none"}
+    located["workaround"] = {"code": f"$(touch {canary})", "verified": True}
+    (healthy(bundle) / "located").mkdir()
+    (bundle / "located" / "result.json").write_text(json.dumps(located))
+    (bundle / "located" / "run.json").write_text(json.dumps({"bundle": "x", "mark": "0" * 64}))
+    return bundle
+
+
+@attack
 def results_that_name_other_files(bundle: Path, canary: Path) -> Path:
     healthy(bundle)
     run = bundle.with_name(f"{bundle.name}.minified")

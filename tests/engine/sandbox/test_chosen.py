@@ -72,6 +72,21 @@ def test_home_and_what_is_above_it_are_never_readable(
     assert wanted <= readable
 
 
+def test_a_bundle_unpacked_into_the_home_directory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of the directory of a bundle can be read in the sandbox."""
+    home = tmp_path / "home"
+    shutil.unpack_archive(BUNDLE, home)
+    (tmp_path / "seed").mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    with (
+        pytest.raises(TorchReproError, match=r"home directory.*directory of its own"),
+        sandbox_for(home, read_manifest(home), STRANGER, seed=tmp_path / "seed"),
+    ):
+        pass
+
+
 def test_the_working_directory_is_not_readable_because_python_was_started_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
