@@ -310,6 +310,14 @@ def bomb_in_the_zip(bundle: Path, canary: Path) -> Path:
 
 
 @attack
+def bomb_in_the_tensors(bundle: Path, canary: Path) -> Path:
+    info = zipfile.ZipInfo("tensors.safetensors")
+    info.compress_type = zipfile.ZIP_DEFLATED
+    table = json.dumps({"members": {info.filename: "0"}, "signature": ""}).encode()
+    return with_zip(bundle, (info, bytes(257 << 20)), ("provenance.json", table))
+
+
+@attack
 def links_in_the_directory(bundle: Path, canary: Path) -> Path:
     (healthy(bundle) / "graph.py").unlink()
     (bundle / "graph.py").symlink_to("/etc/passwd")

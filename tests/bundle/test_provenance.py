@@ -14,6 +14,7 @@ import msgspec
 import pytest
 import torch
 
+from tests.bundle.hostile import CORPUS
 from torchrepro.bundle import provenance
 from torchrepro.bundle.archive import seal_again, write_bundle_files
 from torchrepro.bundle.load import load_bundle
@@ -62,6 +63,12 @@ def test_a_script_that_is_written_again_is_no_damage(tmp_path: Path, sign: bool)
     assert is_own(bundle) is sign
     (bundle / "tensors.safetensors").write_bytes(b"x")
     with pytest.raises(BundleError, match="is damaged"):
+        is_own(bundle)
+
+
+def test_a_member_that_unpacks_to_more_than_is_read_is_not_hashed(tmp_path: Path) -> None:
+    bundle = CORPUS["bomb_in_the_tensors"](tmp_path / "bundle", tmp_path / "canary")
+    with pytest.raises(BundleError, match="larger than the limit"):
         is_own(bundle)
 
 
