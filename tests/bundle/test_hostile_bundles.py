@@ -129,6 +129,7 @@ REFUSED_ON_LOADING = (
     *("subclass_of_text", "subclass_with_another_class", "collective_of_text", "recipe_of_integers"),
     *("setting_of_the_standard_library", "setting_in_the_source", "setting_that_is_code"),
     *("setting_with_arguments_that_are_code", "compiler_that_is_a_command", "recipe_of_floats"),
+    *("recipe_of_floats_planted_elsewhere", "recipe_of_floats_without_number"),
 )
 
 
