@@ -14,8 +14,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import hostile_values  # noqa: F401 (adds its part to the corpus)
-from hostile_tools import (
+import tests.bundle.hostile_values  # noqa: F401 (adds its part to the corpus)
+from tests.bundle.hostile_tools import (
     CORPUS,
     ESCAPES,
     Attack,
@@ -260,6 +260,11 @@ CALLS = {
     "multiplies_for_ever": "y = torch.add(x, sym((s0 + 1) ** 64 * (s0 + 2) ** 64 * (s0 + 3) ** 64, s0=4))",
     "hands_on_an_accessor": "y = torch.ops.higher_order.wrap({accessor}, x, '__class__')",
     "hands_on_a_key": "y = max(x, x, key={accessor})",
+    "imports_by_a_storage": 's = x.untyped_storage()\n        y = s.type("antigravity.fly")',
+    "imports_by_a_name_it_makes": (
+        'n = operator.add("antigravity", ".fly")\n        s = x.untyped_storage()\n        y = s.type(n)'
+    ),
+    "sorts_by_an_accessor": "l = builtins.list((x, x))\n        y = l.sort(key={accessor})",
     "names_an_enormous_number": "y = torch.add(x, 9{nines})",
     "nests_deeply": "y = torch.add(x, {deep})",
 }
@@ -305,6 +310,14 @@ def bomb_in_the_zip(bundle: Path, canary: Path) -> Path:
 
 
 @attack
+def bomb_in_the_tensors(bundle: Path, canary: Path) -> Path:
+    info = zipfile.ZipInfo("tensors.safetensors")
+    info.compress_type = zipfile.ZIP_DEFLATED
+    table = json.dumps({"members": {info.filename: "0"}, "signature": ""}).encode()
+    return with_zip(bundle, (info, bytes(257 << 20)), ("provenance.json", table))
+
+
+@attack
 def links_in_the_directory(bundle: Path, canary: Path) -> Path:
     (healthy(bundle) / "graph.py").unlink()
     (bundle / "graph.py").symlink_to("/etc/passwd")
@@ -343,6 +356,32 @@ def run_directory_that_is_a_link(bundle: Path, canary: Path) -> Path:
     healthy(bundle)
     for run in (bundle / "located", bundle.with_name(f"{bundle.name}.minified")):
         run.symlink_to(canary.parent)
+    return bundle
+
+
+@attack
+def link_where_the_report_goes(bundle: Path, canary: Path) -> Path:
+    for name in (f".{bundle.name}.report.html.partial", f"{bundle.name}.report.html"):
+        healthy(bundle).with_name(name).symlink_to(canary)
+    return bundle
+
+
+@attack
+def file_without_an_end(bundle: Path, canary: Path) -> Path:
+    with open(healthy(bundle) / "more", "wb") as file:
+        file.truncate(1 << 42)
+    return bundle
+
+
+@attack
+def results_that_are_verified(bundle: Path, canary: Path) -> Path:
+    """Somebody else's answers, which blame an operator and offer a command to paste."""
+    located = {"bundle": "x", "kind": "mismatch", "stage": "backend", "confidence": "verified"}
+    located |= {"blamed": f"operator x; touch {canary}", "sandbox": "none"}
+    located["workaround"] = {"code": f"$(touch {canary})", "verified": True}
+    (healthy(bundle) / "located").mkdir()
+    (bundle / "located" / "result.json").write_text(json.dumps(located))
+    (bundle / "located" / "run.json").write_text(json.dumps({"bundle": "x", "mark": "0" * 64}))
     return bundle
 
 

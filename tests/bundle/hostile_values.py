@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hostile_tools import (
+from tests.bundle.hostile_tools import (
     CORPUS,
     Attack,
     attack,
@@ -199,19 +199,29 @@ def time_that_is_text(bundle: Path, canary: Path) -> Path:
     return with_manifest(bundle, change)
 
 
+_FLOATS: dict[str, Any] = {
+    "kind": "random_floats",
+    "dtype": "float32",
+    "resembles": "other",
+    "mean": 0.0,
+    "std": 0.0,
+    "minimum": 0.0,
+    "maximum": 0.0,
+    "zeros": 0.0,
+    "nans": 0,
+    "infinities": 0,
+    "negative_infinities": 0,
+    "seed": 1,
+    "levels": [0.0],
+    "quantiles": [],
+    "planted": [],
+}
 RECIPES: dict[str, dict[str, Any]] = {
     "progression": {"kind": "progression", "itemsize": 4, "start": 1 << 62, "step": -(1 << 62)},
     "integers": {"kind": "random_integers", "itemsize": 4, "low": 0, "high": (1 << 63) - 1, "seed": -1},
-    "floats": {
-        "kind": "random_floats",
-        "dtype": "os",
-        "seed": 1,
-        "levels": [0.0],
-        "quantiles": [],
-        "minimum": 0.0,
-        "maximum": 0.0,
-        "planted": [[1 << 60, "AA=="]],
-    },
+    "floats": {**_FLOATS, "dtype": "os"},
+    "floats_planted_elsewhere": {**_FLOATS, "planted": [[1 << 60, "AAAAAA=="], [-1 << 40, "AA=="]]},
+    "floats_without_number": {**_FLOATS, "nans": 1 << 62, "infinities": -(1 << 62), "zeros": 1e308},
 }
 
 

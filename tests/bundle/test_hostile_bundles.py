@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from hostile import CORPUS
-from hostile_tools import ESCAPES, with_compiler, with_lines, with_manifest
 
+from tests.bundle.hostile import CORPUS
+from tests.bundle.hostile_tools import ESCAPES, with_compiler, with_lines, with_manifest
 from torchrepro.bundle.describe import describe_bundle
 from torchrepro.bundle.load import load_bundle, load_verified
 from torchrepro.bundle.read import read_graph_text, read_manifest, read_source_text
@@ -122,11 +122,14 @@ REFUSED_ON_LOADING = (
     *("negative_strides", "sizes_beyond_the_storage", "deep_graph", "graph_that_reads_a_file"),
     *("graph_that_assembles", "graph_that_calls_the_system", "graph_that_evaluates_a_size"),
     *("graph_that_hands_on_an_accessor", "graph_that_hands_on_a_key", "module_that_is_a_command"),
+    *("graph_that_imports_by_a_storage", "graph_that_imports_by_a_name_it_makes"),
+    *("graph_that_sorts_by_an_accessor",),
     *("placement_of_another_module", "group_that_is_code", "mesh_with_names_that_are_code"),
     *("groups_without_end", "group_with_a_rank_twice", "subclass_in_a_tool_of_torch", "subclass_of_code"),
     *("subclass_of_text", "subclass_with_another_class", "collective_of_text", "recipe_of_integers"),
     *("setting_of_the_standard_library", "setting_in_the_source", "setting_that_is_code"),
     *("setting_with_arguments_that_are_code", "compiler_that_is_a_command", "recipe_of_floats"),
+    *("recipe_of_floats_planted_elsewhere", "recipe_of_floats_without_number"),
 )
 
 

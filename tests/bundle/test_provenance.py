@@ -14,8 +14,9 @@ import msgspec
 import pytest
 import torch
 
+from tests.bundle.hostile import CORPUS
 from torchrepro.bundle import provenance
-from torchrepro.bundle.archive import write_bundle_files
+from torchrepro.bundle.archive import seal_again, write_bundle_files
 from torchrepro.bundle.load import load_bundle
 from torchrepro.bundle.provenance import CONFIG_DIR, STRANGER, is_mark, is_own, mark_of, user_key
 from torchrepro.bundle.read import file_digest
@@ -50,6 +51,25 @@ def test_zipping_and_unzipping_by_hand_keeps_it_own(tmp_path: Path) -> None:
     zipped = Path(shutil.make_archive(str(tmp_path / "again"), "zip", tmp_path, "bundle"))
     assert is_own(zipped)
     assert is_own(bundle)
+
+
+@pytest.mark.parametrize("sign", [True, False])
+def test_a_script_that_is_written_again_is_no_damage(tmp_path: Path, sign: bool) -> None:
+    bundle = save_bundle(_repro(), tmp_path / "bundle")
+    (bundle / "repro.py").write_text("print('the script that was verified')")
+    with pytest.raises(BundleError, match=r"repro\.py of .* is damaged"):
+        is_own(bundle)
+    seal_again(bundle, sign=sign)
+    assert is_own(bundle) is sign
+    (bundle / "tensors.safetensors").write_bytes(b"x")
+    with pytest.raises(BundleError, match="is damaged"):
+        is_own(bundle)
+
+
+def test_a_member_that_unpacks_to_more_than_is_read_is_not_hashed(tmp_path: Path) -> None:
+    bundle = CORPUS["bomb_in_the_tensors"](tmp_path / "bundle", tmp_path / "canary")
+    with pytest.raises(BundleError, match="larger than the limit"):
+        is_own(bundle)
 
 
 @BOTH

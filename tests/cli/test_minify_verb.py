@@ -19,6 +19,7 @@ import torch
 from commands import CASES, answer, torchrepro
 
 from torchrepro import Repro, save_bundle
+from torchrepro.bundle.provenance import is_own
 from torchrepro.minify.run_directory import RunDirectory
 
 CONTRACT = {
@@ -263,6 +264,7 @@ def test_a_function_is_compared_and_its_guilty_graph_minified(tmp_path: Path) ->
     words = ("minify", f"{CASES}/case_191499.py:build", "--out", tmp_path / "run", "--json", "--no-explain")
     found = answer(torchrepro(*words))
     assert (found["ops"], found["minimal"]) == (1, True)
+    assert is_own(Path(found["bundle"])), "its script was written after it was sealed"
     again = answer(torchrepro(*words))
     assert again["script"] == found["script"]
     assert any("--fresh runs it again" in note for note in again["notes"])

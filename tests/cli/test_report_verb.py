@@ -92,6 +92,7 @@ def test_the_difference_to_another_bundle_is_shown(bundle: Path, tmp_path: Path)
     manifest = json.loads((other / "manifest.json").read_text())
     manifest["environment"]["torch"] = "2.11.0"
     (other / "manifest.json").write_text(json.dumps(manifest))
+    (other / "provenance.json").unlink()
     finished = report(bundle, "--format", "text", "--against", other)
     assert "2.11.0" in finished.stdout
 

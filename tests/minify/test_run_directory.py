@@ -168,6 +168,17 @@ def test_a_default_directory_that_is_a_link_is_refused(tmp_path: Path) -> None:
         run_directory(None, beside=tmp_path / "b")
 
 
+def test_a_link_in_the_working_directory_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "b.minified").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "blocked").write_text("a directory cannot be made in a file")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TorchReproError, match=r"is a link.*--out"):
+        run_directory(None, beside=tmp_path / "blocked" / "b")
+
+
 def test_a_finished_run_is_answered_again(directory: RunDirectory) -> None:
     settings = MinifySettings()
     result = finished(directory, settings)

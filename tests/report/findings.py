@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from torchrepro import Repro, save_bundle
+from torchrepro.engine.search.run_directory import Identity, RunDirectory
 from torchrepro.nouns.environment import Environment
 from torchrepro.nouns.results import (
     Adoption,
@@ -80,12 +81,20 @@ def failing_bundle(path: Path, verdict: Verdict | None = MISMATCH) -> Path:
     return save_bundle(repro, path, verdict=verdict)
 
 
+def run_of_user(path: Path, bundle: Path) -> Path:
+    """A run directory about a bundle, with the mark of this user."""
+    path.mkdir()
+    RunDirectory(path).begin(Identity.of(bundle), fresh=False)
+    return path
+
+
 def minified_beside(bundle: Path, *, history: bool = True) -> Path:
     """The directory that `minify` would have left beside a bundle."""
-    run = bundle.with_name(f"{bundle.name}.minified")
+    run = run_of_user(bundle.with_name(f"{bundle.name.removesuffix('.zip')}.minified"), bundle)
     graph = torch.fx.symbolic_trace(lambda x: torch.erf(x))
     minimal = save_bundle(Repro(graph, (torch.ones(2),)), run / "minimal", verdict=MISMATCH)
     (minimal / "repro.py").write_text("import torch\nprint(torch.erf(torch.ones(2)))\n")
+    (minimal / "provenance.json").unlink()
     steps = (Adoption(3, 1.5, 2, 1, 12, "windows"), Adoption(9, 4.0, 1, 1, 2, "shapes"))
     found = Minified(
         original=f"/somewhere/else/{bundle.name}",
@@ -116,8 +125,7 @@ def minified_beside(bundle: Path, *, history: bool = True) -> Path:
 def located_in(bundle: Path, located: Located | None = None) -> Located:
     """The answer that `locate` would have left in a bundle."""
     found = located or GUILTY
-    (bundle / "located").mkdir()
-    (bundle / "located" / "result.json").write_text(json.dumps(found.to_dict()))
+    (run_of_user(bundle / "located", bundle) / "result.json").write_text(json.dumps(found.to_dict()))
     return found
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from findings import GUILTY, MISMATCH, RAISED, failing_bundle, located_in, minified_beside
+from findings import GUILTY, MISMATCH, RAISED, failing_bundle, located_in, minified_beside, run_of_user
 
-from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.results import GuiltyGraph
+from torchrepro.nouns.errors import BundleError, TorchReproError
+from torchrepro.nouns.results import Confidence, GuiltyGraph
 from torchrepro.nouns.verdict import Blame, Comparison, Difference, Kind, LeafComparison, Verdict
 from torchrepro.report.collect import Measured, collect
 from torchrepro.report.contents import Contents, ErrorMap
+from torchrepro.report.formats import Format, rendered
 
 
 def guilty_nodes(contents: Contents) -> list[list[str]]:
@@ -68,6 +70,51 @@ def test_all_that_was_found_out_is_put_together(tmp_path: Path) -> None:
     assert "at model.py:12 in forward: erf(x)" in contents.guilt
     assert "with it turned off, the failure goes away" in contents.guilt
     assert contents.next_steps == ()
+
+
+def _sent(bundle: Path, run: Path) -> None:
+    """Results that came along with a bundle: their author's mark is not this user's."""
+    for place in (run, bundle / "located"):
+        told = json.loads((place / "run.json").read_text())
+        (place / "run.json").write_text(json.dumps({**told, "mark": "0" * 64}))
+
+
+def _about_another(bundle: Path, run: Path) -> None:
+    """Another bundle under the name of the one that was searched."""
+    (bundle / "located").rename(run / "kept")
+    shutil.rmtree(bundle)
+    failing_bundle(bundle, RAISED)
+    (run / "kept").rename(bundle / "located")
+
+
+def _copied(bundle: Path, run: Path) -> None:
+    for place in (run, bundle / "located"):
+        shutil.copytree(place, place.with_name("copy"))
+        shutil.rmtree(place)
+        shutil.move(place.with_name("copy"), place)
+
+
+@pytest.mark.parametrize("happened", [_sent, _about_another, _copied])
+def test_results_that_this_user_did_not_write_are_not_verified(
+    happened: Callable[[Path, Path], None], tmp_path: Path
+) -> None:
+    bundle = failing_bundle(tmp_path / "failing")
+    run = minified_beside(bundle)
+    located_in(bundle)
+    happened(bundle, run)
+    contents = collect(bundle)
+    assert contents.located is not None
+    assert contents.located.confidence is Confidence.UNKNOWN
+    assert not contents.script_verified
+    assert not contents.script_is_minimal
+    assert [note for note in contents.notes if "nothing in it was verified here" in note]
+    steps = [step.split(" failing ")[0] for step in contents.next_steps]
+    assert steps == ["torchrepro locate", "torchrepro minify"]
+    for format_ in Format:
+        text = rendered(contents, format_)
+        assert "fails in a fresh process" not in text
+        assert "goes away" not in text
+        assert ">verified<" not in text
 
 
 @pytest.mark.parametrize("named", ["failing.minified", "failing.minified/minimal"])
@@ -215,10 +262,19 @@ def test_the_guilty_of_several_graphs_is_named_and_drawn(tmp_path: Path) -> None
 def test_a_zip_is_a_bundle_like_any_other(tmp_path: Path) -> None:
     bundle = failing_bundle(tmp_path / "failing.zip")
     assert bundle.is_file()
-    minified_beside(tmp_path / "failing")
-    (tmp_path / "failing.located").mkdir()
-    (tmp_path / "failing.located" / "result.json").write_text(json.dumps(GUILTY.to_dict()))
+    minified_beside(bundle)
+    (run_of_user(tmp_path / "failing.located", bundle) / "result.json").write_text(
+        json.dumps(GUILTY.to_dict())
+    )
     contents = collect(bundle)
     assert contents.bundle == "failing.zip"
     assert contents.script_is_minimal
     assert guilty_nodes(contents) == [["erf"], ["erf"]]
+
+
+def test_a_damaged_bundle_has_no_report(tmp_path: Path) -> None:
+    bundle = failing_bundle(tmp_path / "failing")
+    damaged = (bundle / "manifest.json").read_bytes().replace(b'"torch"', b'"torcH"', 1)
+    (bundle / "manifest.json").write_bytes(damaged)
+    with pytest.raises(BundleError, match=r"manifest\.json of .* is damaged"):
+        collect(bundle)

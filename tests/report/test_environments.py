@@ -9,7 +9,7 @@ import pytest
 from findings import failing_bundle
 
 from torchrepro.nouns.environment import Environment
-from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.errors import BundleError, TorchReproError
 from torchrepro.report.collect import collect
 from torchrepro.report.environments import Surrounding, differences, other_place
 from torchrepro.report.formats import as_json
@@ -45,6 +45,13 @@ def test_another_version_of_torch_is_found_in_a_report(tmp_path: Path) -> None:
     (tmp_path / "older.json").write_text(as_json(older))
     found = collect(bundle, other=other_place(str(tmp_path / "older.json"))).differences
     assert [(line.name, line.there) for line in found] == [("torch", "2.11.0")]
+
+
+def test_a_damaged_bundle_is_no_environment(tmp_path: Path) -> None:
+    manifest = failing_bundle(tmp_path / "other") / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes().replace(b'"platform"', b'"platforM"', 1))
+    with pytest.raises(BundleError, match=r"manifest\.json of .* is damaged"):
+        other_place(str(tmp_path / "other"))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"environment": 3}'])

@@ -19,7 +19,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from torchrepro.bundle.provenance import sealed
-from torchrepro.bundle.read import LOCAL_HEADER, PARTIAL_SUFFIX, PROVENANCE, check_member_name, file_digest
+from torchrepro.bundle.read import (
+    LOCAL_HEADER,
+    MEMBERS,
+    PARTIAL_SUFFIX,
+    PROVENANCE,
+    check_member_name,
+    file_digest,
+)
 from torchrepro.nouns.errors import BundleError, advice_on, in_a_line
 
 _lock = threading.Lock()
@@ -109,6 +116,17 @@ def write_bundle_files(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return target
+
+
+def seal_again(bundle: Path, *, sign: bool = True) -> None:
+    """Replace the digests of a bundle, a directory, after its script was written once more."""
+    digests = {name: file_digest(bundle / name) for name in MEMBERS if (bundle / name).is_file()}
+    partial = bundle / f".{PROVENANCE}.{new_run_id()}{PARTIAL_SUFFIX}"
+    try:
+        partial.write_bytes(sealed(digests, sign=sign))
+        os.replace(partial, bundle / PROVENANCE)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _exists(target: Path) -> BundleError:

@@ -25,7 +25,7 @@ import msgspec
 import platformdirs
 
 from torchrepro.bundle.manifest import Manifest
-from torchrepro.bundle.read import MEMBERS, PROVENANCE, BundleFiles, open_bundle_files
+from torchrepro.bundle.read import DEFAULT_LIMIT, MEMBERS, PROVENANCE, BundleFiles, open_bundle_files
 from torchrepro.nouns.errors import BundleError, damaged
 from torchrepro.nouns.repro import SOURCE_TRUST
 
@@ -219,7 +219,7 @@ def _decoded(files: BundleFiles) -> Provenance:
 
 def _digest_in(files: BundleFiles, name: str) -> str:
     digest = hashlib.sha256()
-    for piece in files.pieces(name, _NO_LIMIT):
+    for piece in files.pieces(name, DEFAULT_LIMIT if files.is_packed(name) else _NO_LIMIT):
         digest.update(piece)
     return digest.hexdigest()
 

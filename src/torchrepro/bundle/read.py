@@ -93,6 +93,10 @@ class BundleFiles(ABC):
         """Return the size that a file says it has; 0 where that is not known before it is opened."""
         return 0
 
+    def is_packed(self, name: str) -> bool:
+        """Return whether a file is compressed: then it may be far larger than what was sent."""
+        return False
+
     def _too_large(self, name: str) -> BundleError:
         return BundleError(
             f"{name} of {self.location} is larger than the limit for such a file",
@@ -303,9 +307,12 @@ class _Zip(BundleFiles):
     def _claimed(self, name: str) -> int:
         return self._member(name).file_size
 
+    def is_packed(self, name: str) -> bool:
+        return self._member(name).compress_type != zipfile.ZIP_STORED
+
     def span(self, name: str, limit: int = DEFAULT_LIMIT) -> tuple[Path, int, int]:
         member = self._member(name)
-        if member.compress_type != zipfile.ZIP_STORED:
+        if self.is_packed(name):
             folder = self._unpacked.enter_context(tempfile.TemporaryDirectory(prefix="torchrepro-"))
             path = Path(folder, "unpacked")
             with open(path, "wb") as file:

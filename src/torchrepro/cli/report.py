@@ -120,11 +120,17 @@ def _target(bundle: Path, output: Path | None, format_: Format, *, to_file: bool
 
 
 def _write(text: str, target: Path) -> None:
-    """Write a file in one step, so that no reader sees half of it."""
-    partial = target.with_name(f".{target.name}.partial")
+    """Write a file in one step, so that no reader sees half of it.
+
+    Next to a stranger's bundle there may be links of any name: none is followed.
+    """
+    from torchrepro.bundle.archive import new_run_id
+
+    partial = target.with_name(f".{target.name}.{new_run_id()}.partial")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(text.encode("utf-8", "replace"))
+        with partial.open("xb") as file:
+            file.write(text.encode("utf-8", "replace"))
         partial.replace(target)
     except OSError as exc:
         partial.unlink(missing_ok=True)

@@ -180,6 +180,9 @@ class _ModuleReader:
             if not resolver.is_method(target):
                 fact = f".{target}(...) is no method of tensors that a graph may call"
                 raise error(line.tree, fact)
+            given = (*args[1:2], *(kwargs[name] for name in ("dtype", "dst_type") if name in kwargs))
+            if target == "type" and not all(map(resolver.is_type_name, given)):
+                raise error(line.tree, ".type(...) of a graph may name a dtype or a class of torch's tensors")
             return self._create(line, "call_method", target, args, kwargs)
         return self._create(line, "call_function", self._function(line, found), args, kwargs)
 

@@ -50,6 +50,7 @@ from torchrepro.torch_api.ops import (
 )
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_TENSOR_CLASS = re.compile(r"torch\.(?:[a-z]+\.)?[A-Z][A-Za-z0-9]*Tensor\Z")
 _NUMPY_MODULES = {
     "": NUMPY,
     "linalg": f"{NUMPY}.linalg",
@@ -150,6 +151,15 @@ def is_method(name: str) -> bool:
     if name.startswith("__") and name not in DUNDER_METHODS:
         return False
     return name in DTENSOR_METHODS or any(callable(getattr(owner, name, None)) for owner in _METHOD_OWNERS)
+
+
+def is_type_name(value: Any) -> bool:
+    """Return whether a graph may hand this to `.type`: a dtype, or the name of a class of tensors.
+
+    Of a storage that method imports the module that it is given the name of.
+    """
+    named = isinstance(value, str) and bool(_TENSOR_CLASS.match(value))
+    return named or value is None or isinstance(value, torch.dtype)
 
 
 def _dtensor(*, only_loaded: bool = False) -> Any:

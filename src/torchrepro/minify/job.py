@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from torchrepro.bundle.archive import new_run_id
+from torchrepro.bundle.archive import new_run_id, seal_again
 from torchrepro.bundle.provenance import names_it_runs
 from torchrepro.bundle.read import SCRIPT, read_manifest
 from torchrepro.engine.baseline import Original, establish, read_original, recorded_here
@@ -118,7 +118,7 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
             timeline.phase("explain")
             explanation = _explained(problem, oracle)
         stop.ignore_interrupts()
-        final.explain(explanation.lines())
+        final.explain(explanation.lines(), stranger=problem.best.stranger)
     original = queries.baseline or original
     if problem.best is not repro and not directory.original.exists():
         # For a later `locate`: what fails in the result fails in the original.
@@ -273,10 +273,11 @@ class FinalScript:
     script: Script | None = None
     """None for that of the bundle, which a command has judged."""
 
-    def explain(self, facts: Sequence[str]) -> None:
+    def explain(self, facts: Sequence[str], *, stranger: bool) -> None:
         """Add to the docstring what was found out after the script was written."""
         if self.script is not None and facts:
             self.path.write_text(with_facts(self.script, facts).text, encoding="utf-8")
+            seal_again(self.path.parent, sign=not stranger)
 
 
 def _final_script(
@@ -310,6 +311,7 @@ def _final_script(
         repeats=problem.queries.repeats,
         meanwhile=save,
     )
+    seal_again(target, sign=not best.stranger)
     notes = [settled.script.remark]
     if not settled.reproduces:
         notes += [f"a script was tried, and {verified.how}" for _, verified in settled.tried]

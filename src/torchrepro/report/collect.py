@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from torchrepro.bundle.manifest import Manifest, devices_of
-from torchrepro.bundle.provenance import standing_of
+from torchrepro.bundle.provenance import is_own, standing_of
 from torchrepro.bundle.read import read_graph_text, read_manifest
 from torchrepro.engine.check_bundle import time_limit_of
 from torchrepro.engine.processes.child import Outcome, run_without_reference_if_it_dies
@@ -55,6 +55,7 @@ def collect(target: Path, *, measure: Measure | None = None, other: Surrounding 
     """Return the contents of the report on a bundle or a minify run, without paths of this machine."""
     around = surroundings_of(target)
     manifest = read_manifest(around.bundle)
+    is_own(around.bundle)  # a damaged bundle is an error, whoever wrote it
     verdict = verdict_in(manifest.verdict)
     notes = [*around.notes, *manifest.notes]
     if verdict is None and manifest.verdict is not None:
@@ -174,9 +175,9 @@ def _next_steps(around: Surroundings, verdict: Verdict | None, shown: str) -> tu
     if not verdict.fails:
         return ()
     steps = []
-    if around.located is None and around.located_in_minimal is None:
+    if "locate" in around.claims or (around.located is None and around.located_in_minimal is None):
         steps.append(f"torchrepro locate {shown} finds the culprit")
-    if around.minified is None:
+    if "minify" in around.claims or around.minified is None:
         steps.append(f"torchrepro minify {shown} makes it as small as possible")
     elif not around.minified.minimal:
         steps.append(f"torchrepro minify {shown} continues what was stopped")

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from torchrepro.bundle.manifest import Manifest
+from torchrepro.bundle.provenance import is_own
 from torchrepro.bundle.read import read_manifest, read_small_file
 from torchrepro.engine.processes.fresh_process import result_in_isolation
 from torchrepro.nouns.environment import Environment
@@ -50,6 +51,7 @@ def other_place(against: str) -> Surrounding:
     path = Path(against)
     if not path.is_file() or path.suffix != ".json":
         manifest = read_manifest(path)
+        is_own(path)  # a damaged bundle is an error, whoever wrote it
         return Surrounding(manifest.environment, settings_of(manifest), path.name)
     try:
         data = json.loads(read_small_file(path))

@@ -2,15 +2,16 @@
 
 A user names whichever they have at hand: the failing bundle, the directory that `minify` has made, or the
 minimal bundle in it. Only paths that follow from that one are read: a result may come from a stranger, and
-the paths in it could name any file of this machine. Any of these files may come from another version: what
-cannot be read is None, never an error.
+the paths in it could name any file of this machine. Without this user's mark for its directory and bundle it
+is a claim, of which nothing is verified. Any of these files may come from another version: what cannot be
+read is None, never an error.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +29,7 @@ from torchrepro.bundle.read import (
 from torchrepro.engine.search.run_directory import minified_beside
 from torchrepro.minify.run_directory import CAUGHT, RunDirectory
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.results import Located, Minified
+from torchrepro.nouns.results import Confidence, Located, Minified
 from torchrepro.nouns.verdict import JSON_NAMES, Verdict
 
 Result = TypeVar("Result")
@@ -38,6 +39,7 @@ _LARGEST = 64 << 20
 """Maximum bytes of a result: that of a graph with 3,000 nodes has less than one million."""
 
 
+_CLAIM = "was sent, moved or copied, or is about another bundle: nothing in it was verified here"
 _FIELDS = {json_name: name for name, json_name in JSON_NAMES.items()}
 
 
@@ -54,10 +56,16 @@ def verdict_in(data: Mapping[str, Any] | None) -> Verdict | None:
     return _converted(data, Verdict)
 
 
-def located_at(bundle: Path) -> Located | None:
-    """Read the answer of `torchrepro locate` in a bundle, or next to a zip."""
-    found = (_converted(_json_in(where / "result.json"), Located) for where in located_directories(bundle))
-    return next(filter(None, found), None)
+def located_at(bundle: Path) -> tuple[Located | None, Path | None]:
+    """Read the answer of `torchrepro locate` in a bundle, or next to a zip; and where, if it is a claim."""
+    for where in located_directories(bundle):
+        found = _converted(_json_in(where / "result.json"), Located)
+        if found is not None and RunDirectory(where).is_own(bundle):
+            return found, None
+        if found is not None:
+            workaround = found.workaround and replace(found.workaround, verified=False)
+            return replace(found, confidence=Confidence.UNKNOWN, workaround=workaround), where
+    return None, None
 
 
 def located_directories(bundle: Path) -> tuple[Path, ...]:
@@ -70,6 +78,14 @@ def located_directories(bundle: Path) -> tuple[Path, ...]:
 def minified_in(directory: Path) -> Minified | None:
     """Read the result of `torchrepro minify` in its directory."""
     return _converted(_json_in(directory / "result.json"), Minified)
+
+
+def _minified_for(bundle: Path, run: Path | None) -> tuple[Minified | None, Path | None]:
+    """Read the result of `torchrepro minify` on a bundle; and where it is, if it is a claim."""
+    found = minified_in(run) if run is not None else None
+    if run is None or found is None or RunDirectory(run).is_own(bundle):
+        return found, None
+    return replace(found, reproduces=False), run
 
 
 def _json_in(path: Path) -> Any:
@@ -102,6 +118,8 @@ class Surroundings:
     located_in_minimal: Located | None = None
     guilty_graph: Path | None = None
     """For a whole call, which is one node: its failing graph, as `locate` saved it."""
+    claims: frozenset[str] = frozenset()
+    """The commands whose results are not this user's, or are about another bundle: nothing is verified."""
     notes: tuple[str, ...] = ()
 
 
@@ -126,22 +144,31 @@ def surroundings_of(target: Path) -> Surroundings:
 
 def _found(bundle: Path, run: Path | None, *notes: str) -> Surroundings:
     read_manifest(bundle)
-    minified = minified_in(run) if run is not None else None
+    minified, claimed = _minified_for(bundle, run)
     minimal = RunDirectory(run).minimal if run is not None and minified is not None else None
     minimal = minimal if minimal is not None and _is_bundle(minimal) else None
     name = SCRIPT if minified is None or minimal is None else Path(minified.script).name
     graphs = (place / "graph" for place in located_directories(bundle))
     with open_bundle_files(minimal or bundle) as files:
         script = text_of(files, name) if name in files else ""
+    located, place = located_at(bundle)
+    apart = minimal is not None and minimal != bundle
+    located_in_minimal, place_in_minimal = (
+        located_at(minimal) if minimal is not None and apart else (None, None)
+    )
+    claims = [where for where in (claimed, place, place_in_minimal) if where is not None]
     return Surroundings(
         bundle=bundle,
         minified=minified,
         minimal=minimal,
         script=script,
-        located=located_at(bundle),
-        located_in_minimal=located_at(minimal) if minimal is not None and minimal != bundle else None,
+        located=located,
+        located_in_minimal=located_in_minimal,
         guilty_graph=next(filter(_is_bundle, graphs), None),
-        notes=notes,
+        claims=frozenset(
+            (*(("minify",) if claimed else ()), *(("locate",) if place or place_in_minimal else ()))
+        ),
+        notes=(*notes, *(f"{where.name} {_CLAIM}" for where in claims)),
     )
 
 

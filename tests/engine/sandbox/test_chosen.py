@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from commands import torchrepro
 
 from torchrepro.bundle.provenance import Standing
 from torchrepro.bundle.read import read_manifest
-from torchrepro.engine.sandbox import landlock, seccomp
+from torchrepro.engine.sandbox import landlock, namespaces, seccomp
 from torchrepro.engine.sandbox.chosen import CHOICE, MORE_PATHS, Sandbox, sandbox_for
 from torchrepro.engine.sandbox.confinement import INSIDE, Confinement, Limits
 from torchrepro.engine.sandbox.confinement import Kind as SandboxKind
@@ -69,6 +70,21 @@ def test_home_and_what_is_above_it_are_never_readable(
     assert not {"/", str(tmp_path), str(home)} & readable
     wanted = {str(home / name) for name in ("packages", "more", "project/oracle.py")}
     assert wanted <= readable
+
+
+def test_a_bundle_unpacked_into_the_home_directory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of the directory of a bundle can be read in the sandbox."""
+    home = tmp_path / "home"
+    shutil.unpack_archive(BUNDLE, home)
+    (tmp_path / "seed").mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    with (
+        pytest.raises(TorchReproError, match=r"home directory.*directory of its own"),
+        sandbox_for(home, read_manifest(home), STRANGER, seed=tmp_path / "seed"),
+    ):
+        pass
 
 
 def test_the_working_directory_is_not_readable_because_python_was_started_in_it(
@@ -244,3 +260,17 @@ def test_a_sandbox_is_given_to_the_process_that_judges(
             check_bundle.check_bundle(BUNDLE, trusted=trusted)
     assert given[0] is not None
     assert given[1] is None
+
+
+@pytest.mark.parametrize(
+    ("release", "limited"), [("6.1.0-27-amd64", False), ("5.15", False), ("6.14.0-rc1", True)]
+)
+def test_the_process_ids_of_the_machine_are_not_limited(
+    release: str, limited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before Linux 6.14 the file is that of the whole machine, and root may write to it from a namespace."""
+    written: list[str] = []
+    monkeypatch.setattr(namespaces.os, "uname", lambda: SimpleNamespace(release=release))
+    monkeypatch.setattr(namespaces.Path, "write_text", lambda path, text: written.append(str(path)))
+    namespaces._limit_process_ids(100)
+    assert written == (["/proc/sys/kernel/pid_max"] if limited else [])

@@ -293,6 +293,11 @@ def _limits(time_limit: float) -> Limits:
 
 def _readable(bundle: Path, oracle: str, *, on_device: bool = False) -> tuple[str, ...]:
     """Return what a confined process may read: the system, Python, torch, the compiler, and the bundle."""
+    if not _is_narrow(bundle):
+        raise TorchReproError(
+            f"{bundle} is not yours, and your home directory or your key is in it",
+            next_step="put the bundle into a directory of its own: all of that can be read in the sandbox",
+        )
     own = {path for path in (*_SYSTEM, *(_DRIVERS if on_device else ())) if os.path.exists(path)}
     own |= {str(Path(path).absolute()) for path in _of_python() if _is_narrow(Path(path))}
     own |= {os.path.abspath(path) for path in os.environ.get(MORE_PATHS, "").split(os.pathsep) if path}

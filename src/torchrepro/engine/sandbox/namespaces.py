@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -24,6 +25,8 @@ _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _ATTR_READ_ONLY, _ATTR_NO_SUID = 1, 2
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _SHARED_MEMORY = "size=256m"
+_OWN_PROCESS_IDS = (6, 14)
+"""The first Linux with a largest number of processes for each namespace."""
 _RESERVED = 300
 """Numbers of processes that the kernel does not use again."""
 
@@ -83,8 +86,12 @@ def enter_root(
 def _limit_process_ids(count: int) -> None:
     """Limit the numbers of processes in this namespace, where the kernel can (6.14).
 
-    Before that, `RLIMIT_NPROC` and the supervisor do; the first does not apply to root.
+    Before that, `RLIMIT_NPROC` and the supervisor do; the first does not apply to root. The file is then that
+    of the whole machine, which root could change from here.
     """
+    release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    if release is None or (int(release[1]), int(release[2])) < _OWN_PROCESS_IDS:
+        return
     try:
         Path("/proc/sys/kernel/pid_max").write_text(str(count + _RESERVED))
     except OSError:

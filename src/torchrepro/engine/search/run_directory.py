@@ -37,7 +37,7 @@ import msgspec
 
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.provenance import is_mark, mark_of
-from torchrepro.bundle.read import LOCATED, file_digest, read_small_file
+from torchrepro.bundle.read import MEMBERS, file_digest, read_small_file
 from torchrepro.engine.processes.fresh_process import cache_directory
 from torchrepro.nouns import __version__
 from torchrepro.nouns.environment import cpu_name, cxx_version
@@ -114,19 +114,13 @@ def seed_of(identity: Identity) -> Path:
 
 
 def _digest(bundle: Path) -> str:
-    """Return a digest of every file in a bundle. A gigabyte takes about a second."""
-    # The results of `locate`, in a folder of the bundle, are not part of it, nor are such of a stranger.
-    # A link is no member (`bundle/read.py`), and may lead to a file without an end.
-    inside = (
-        path
-        for path in bundle.rglob("*")
-        if stat.S_ISREG(path.lstat().st_mode)
-        and path.relative_to(bundle).parts[0].partition(".untrusted-")[0] != LOCATED
-    )
+    """Return a digest of the members of a bundle. A gigabyte takes about a second."""
+    # A stranger's directory may hold more: links, and files without an end.
+    inside = [bundle / name for name in sorted(MEMBERS)] if bundle.is_dir() else [bundle]
     digest = hashlib.sha256()
-    for path in sorted(inside) if bundle.is_dir() else [bundle]:
-        name = path.name if path == bundle else str(path.relative_to(bundle))
-        digest.update(f"{name}:{file_digest(path)}\n".encode())
+    for path in inside:
+        if path == bundle or (os.path.lexists(path) and stat.S_ISREG(path.lstat().st_mode)):
+            digest.update(f"{path.name}:{file_digest(path)}\n".encode())
     return digest.hexdigest()
 
 
@@ -207,11 +201,22 @@ class RunDirectory:
 
     def is_about(self, identity: Identity) -> bool:
         """Return whether a run of this user has left results here for the same bundle and installation."""
+        return self._own_identity() == identity
+
+    def is_own(self, bundle: Path) -> bool:
+        """Return whether a run of this user left what is here, on this bundle or one that led to it."""
+        identity = self._own_identity()
+        if identity is None:
+            return False
+        return bundle.absolute().is_relative_to(self.path.absolute()) or identity.bundle == _digest(bundle)
+
+    def _own_identity(self) -> Identity | None:
+        """Return what the results here are about; None if this user did not write them."""
         try:
             former = self._read()
         except (OSError, msgspec.MsgspecError):
-            return False
-        return former.identity == identity and self._is_marked(former)
+            return None
+        return former.identity if self._is_marked(former) else None
 
     def _write(self, identity: Identity) -> None:
         mark = mark_of(*self._facts(identity))
@@ -274,8 +279,8 @@ def place_for(wanted: Path | None, preferred: Path) -> tuple[Path, str]:
 
     If the preferred one is not writable, use one of that name in the working directory and return a note.
     """
-    if wanted is None and preferred.is_symlink():
-        raise TorchReproError(f"{preferred} is a link", next_step="choose another directory with --out")
+    if wanted is None:
+        _refuse_link(preferred)
     if wanted is not None:
         make_directory(wanted, "choose another directory with --out")
         return wanted.absolute(), ""
@@ -284,8 +289,14 @@ def place_for(wanted: Path | None, preferred: Path) -> tuple[Path, str]:
         return preferred, ""
     except TorchReproError as exc:
         fallback = Path.cwd() / preferred.name
+        _refuse_link(fallback)
         make_directory(fallback, "choose a directory that you may write to with --out")
         return fallback, f"{exc.fact}: using {fallback}"
+
+
+def _refuse_link(place: Path) -> None:
+    if place.is_symlink():
+        raise TorchReproError(f"{place} is a link", next_step="choose another directory with --out")
 
 
 @contextmanager
