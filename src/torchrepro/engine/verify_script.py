@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -16,6 +17,7 @@ from typing import Self
 
 from torchrepro.engine.processes.child import Program, end_group, popen, signal_name
 from torchrepro.engine.processes.fresh_process import compiler_environment
+from torchrepro.engine.processes.limits import MARK
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Signature, Verdict, normalise_message
 from torchrepro.script.candidates import each_script
@@ -27,10 +29,12 @@ _READ = 1 << 20
 """Bytes of output that are searched: a C++ compiler's errors for one kernel can be long."""
 _TAIL = 8000
 _POLL_SECONDS = 0.02
+_OF_THE_RUN = (MARK, "TORCHINDUCTOR_CACHE_DIR")
+"""Environment variables of one run, which torch reads when it uses them."""
 _REPRODUCED = re.compile(r"^reproduced(?:: .*)?$", re.MULTILINE)
 _COMPARED = (Kind.MISMATCH, Kind.NON_FINITE, Kind.MISSING_ERROR)
 _RUN = """\
-import importlib, os, runpy, sys
+import importlib, json, os, runpy, sys
 for module in {modules!r}:
     try:
         importlib.import_module(module)
@@ -38,8 +42,10 @@ for module in {modules!r}:
         continue
 {then}
 print("ready", flush=True)
-path = sys.stdin.readline().strip()
-if path:
+line = sys.stdin.readline()
+if line:
+    path, environ = json.loads(line)
+    os.environ.update(environ)
     os.chdir(os.path.dirname(path))
     sys.argv, sys.path[0] = [path], os.path.dirname(path)
     runpy.run_path(path, run_name="__main__")
@@ -82,7 +88,10 @@ def _nothing() -> None:
 
 
 class FreshProcesses:
-    """Fresh processes for scripts. Those that were started ahead have imported torch when a script comes."""
+    """Fresh processes for scripts. Those that were started ahead have imported torch when a script comes.
+
+    Leaving the context ends those that wait.
+    """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -128,6 +137,7 @@ class _Waiting(Program):
         super().__init__(process, output)
         assert process.stdin is not None
         self._path = process.stdin
+        self._environ = environ
 
     def run(self, path: Path) -> None:
         """Let it run a script, once it has imported what the script needs: a time limit starts then."""
@@ -136,8 +146,10 @@ class _Waiting(Program):
         if self.process.poll() is None:  # else its exit code and its output say why
             os.ftruncate(self._output.fileno(), 0)
             self._output.seek(0)  # where the process writes next
+            # It may have been started before the run that it belongs to.
+            environ = {name: os.environ[name] for name in _OF_THE_RUN if name in os.environ}
             with suppress(BrokenPipeError):
-                self._path.write(os.fsencode(path) + b"\n")
+                self._path.write(json.dumps([str(path), {**environ, **self._environ}]).encode() + b"\n")
                 self._path.flush()
 
     def let_go(self) -> None:

@@ -27,7 +27,15 @@ from torchrepro.engine.processes.child import Reporter
 from torchrepro.engine.queries import Queries
 from torchrepro.engine.search.process import SearchRequest
 from torchrepro.engine.search.run_directory import write_json
-from torchrepro.engine.search.setup import Stop, Timeline, isolated_oracle, loaded, use_scratch, warming_up
+from torchrepro.engine.search.setup import (
+    SCRIPT_PROCESSES,
+    Stop,
+    Timeline,
+    isolated_oracle,
+    loaded,
+    use_scratch,
+    warming_up,
+)
 from torchrepro.engine.store import SqliteStore, put_in_place
 from torchrepro.engine.verify_script import FreshProcesses, settle
 from torchrepro.explain import Explanation, explain
@@ -65,7 +73,7 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         CommandOracle(settings.oracle, workers=isolated.workers, sleep=stop.sleep)
         if settings.oracle
         else nullcontext() as command,
-        FreshProcesses({}) as processes,  # candidates ran in the environment of this process
+        SCRIPT_PROCESSES as processes,
         SqliteStore(directory.verdicts, best_to=directory.best, also_seen_to=directory.also_seen) as store,
     ):
         # With a command as the oracle nothing is compiled here, and its time tells nothing about a run.

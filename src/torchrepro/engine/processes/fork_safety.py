@@ -58,6 +58,8 @@ def why_not_fork(*, driver_may_run: bool = False) -> str:
     """
     if sys.platform != "linux":
         return f"on {sys.platform} libraries of the system do not survive a fork"
+    if device := device_in_use():
+        return device  # first: even the fork below, which only counts threads, can hang with a context
     if len(_threads()) > 1:
         # Some libraries end their threads when the process forks (OpenBLAS does): count after a fork.
         child = fork()
@@ -67,9 +69,7 @@ def why_not_fork(*, driver_may_run: bool = False) -> str:
     others = [name for number, name in _threads().items() if number != os.getpid()]
     if driver_may_run or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         others = [name for name in others if not name.startswith(_DRIVER)]
-    if others:
-        return f"it has {len(others)} other threads ({', '.join(sorted(others))})"
-    return device_in_use()
+    return f"it has {len(others)} other threads ({', '.join(sorted(others))})" if others else ""
 
 
 def fork() -> int:

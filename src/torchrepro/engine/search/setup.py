@@ -48,6 +48,7 @@ from torchrepro.engine.processes.limits import limit_threads, memory_share
 from torchrepro.engine.processes.signals import leave
 from torchrepro.engine.search.process import SearchRequest
 from torchrepro.engine.search.run_directory import RunDirectory
+from torchrepro.engine.verify_script import FreshProcesses
 from torchrepro.execute.judge_repro import judge_repro, repro_common
 from torchrepro.judge.models import Phase
 from torchrepro.nouns.errors import SearchStopped, TorchReproError
@@ -85,6 +86,8 @@ class Timeline:
             self.mark(name)
 
 
+SCRIPT_PROCESSES = FreshProcesses({})
+"""For the scripts of this process: candidates run in its environment."""
 BY_USER = "stopped by the user"
 TIME_IS_UP = "the time is up"
 
@@ -314,6 +317,7 @@ def stand_by(payload: Mapping[str, Any], phase: Phase) -> None:
     """Import what a search on a device needs, before there is a failure to search for."""
     for name in (*payload["modules"], DYNAMO, COMPILE_FX):
         importlib.import_module(name)
+    SCRIPT_PROCESSES.start_ahead(Kind.MISMATCH)
 
 
 def warm_up_worker(payload: Mapping[str, Any], phase: Phase) -> None:
