@@ -39,6 +39,12 @@ def test_hooks_and_nested_tensors_made_in_the_graph_fail_again(tmp_path: Path) -
     assert {row.name: row.verdict for row in rows} == dict.fromkeys(names, "same"), rows
 
 
+@pytest.mark.timeout(300)
+def test_a_program_compiled_ahead_of_time_is_kept_with_its_parameters(tmp_path: Path) -> None:
+    (row,) = measure(["aoti_run"], tmp_path, programs=MORE)
+    assert row.verdict == "same", row
+
+
 @pytest.mark.thorough
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("programs", [PROGRAMS, MORE])

@@ -91,12 +91,23 @@ def takes_nested_values(graph: Any) -> bool:
 
 
 def with_flat_values(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Return the module with a graph that is called with its placeholders and returns a flat tuple."""
+    """Return the module with a graph that is called with its placeholders and returns a flat tuple.
+
+    AOTInductor leaves the parameters of a program in the module. Below autograd they are constants.
+    """
     if not takes_nested_values(module.graph):
         return module
     graph = torch.fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
-    return torch.fx.GraphModule(module, graph)
+    made = torch.fx.GraphModule(module, graph)
+    for target in {str(node.target) for node in graph.nodes if node.op == "get_attr"}:
+        path, _, name = target.rpartition(".")
+        owner = made.get_submodule(path)
+        value = getattr(owner, name)
+        if isinstance(value, torch.nn.Parameter):
+            delattr(owner, name)
+            owner.register_buffer(name, value.detach())
+    return made
 
 
 def set_calling_convention(graph: Any, inputs: tuple[Any, ...], outputs: Any) -> None:
