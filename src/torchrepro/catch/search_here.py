@@ -46,6 +46,10 @@ class Standby:
         job = "torchrepro.engine.search.setup:stand_by"
         self._child.ask({"job": job, "payload": {"modules": modules}, "silent": True})
 
+    @property
+    def pid(self) -> int:
+        return self._child.process.pid
+
     def start(self, environ: Mapping[str, str]) -> AbstractContextManager[Child]:
         """Return the process, for one search after the other: it is ended by `end` alone."""
         return nullcontext(self._child)
@@ -112,11 +116,13 @@ class SearchHere:
                 reason = exc.fact
         say(f"searching in a fresh process: {reason}")
         if self._standby is not None:
+            self._search = self._standby.pid
             try:
                 return self._found(replace(search, start=self._standby.start, started_before=True))
             except HarnessError as exc:  # it died, for want of memory perhaps
                 say(f"searching in another fresh process: {in_a_line(exc)}")
-                self._standby = None
+                self._standby.end()
+                self._standby, self._search = None, None
         return self._found(search)
 
     def _found(self, search: Search[Any]) -> Minified | Located:
