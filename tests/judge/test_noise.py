@@ -174,3 +174,15 @@ def test_steps_with_booleans_or_other_shapes_among_their_results_do_no_harm(
     x, one = numbers(8, 16), torch.ones(16)
     noisy = under_noise(lambda: F.layer_norm(x, (16,), one, one), 4.0)
     torch.testing.assert_close(noisy, F.layer_norm(x, (16,), one, one), rtol=1e-4, atol=1e-5)
+
+
+def test_tangents_that_are_zero_without_memory_stay_so() -> None:
+    """Forward mode makes tensors of zeros that have no memory: to read it is a segmentation fault."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (torch.relu(x) ** 3).sum()
+
+    x = torch.tensor([0.3, -0.7, 1.1])
+    with RoundingNoise(1.0, 1):
+        noisy = torch.func.hessian(f)(x)
+    torch.testing.assert_close(noisy, torch.func.hessian(f)(x))

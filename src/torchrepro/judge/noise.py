@@ -24,6 +24,7 @@ from torchrepro.judge.op_forms import map_tensors, run_plainly, written_or_retur
 from torchrepro.judge.upcast import OpPlan, exact_results, plan_of
 from torchrepro.torch_api.modes import DisableTorchFunction, TorchDispatchMode, disable_current_modes
 from torchrepro.torch_api.ops import HigherOrderOperator, decomposition_of, op_name
+from torchrepro.torch_api.tensors import is_zero_tensor
 
 aten = torch.ops.aten
 
@@ -81,13 +82,15 @@ class RoundingNoise(TorchDispatchMode):
         if plan.composite:
             with self:
                 return func.decompose(*args, **kwargs)
-        if plan.untouched:
+        if plan.untouched or _lacks_memory((args, kwargs)):
             return func(*args, **kwargs)
         noisy = bool(self._amplitude) and not plan.random and not self._layout and _computes(func)
         with disable_current_modes():  # the caller's modes see the op, and nothing of what is done here
             exact = self._exact(func, plan, args, kwargs) if noisy else []
             others = self._other_layouts(func, plan, args, kwargs) if self._compares_layouts else []
         result = func(*args, **kwargs)
+        if _lacks_memory(result):
+            return result
         with disable_current_modes():
             self.discontinuous = self.discontinuous or is_discontinuous(func, args, kwargs, result)
             self._compare_layouts(func, result, others)
@@ -246,6 +249,14 @@ class RoundingNoise(TorchDispatchMode):
                 self.inconsistent[name] = max(self.inconsistent[name], count)
                 if number == self._layout:
                     result.copy_(torch.where(differs, other, result))
+
+
+def _lacks_memory(values: Any) -> bool:
+    """Return whether a tensor among the values has no memory.
+
+    Forward mode has tangents of zeros without it, and computes their shapes on the meta device.
+    """
+    return any(tensor.is_meta or is_zero_tensor(tensor) for _, tensor in tensors_in(values))
 
 
 _Exact = tuple[torch.Tensor, float]
