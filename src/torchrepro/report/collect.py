@@ -55,7 +55,7 @@ def collect(target: Path, *, measure: Measure | None = None, other: Surrounding 
     """Return the contents of the report on a bundle or a minify run, without paths of this machine."""
     around = surroundings_of(target)
     manifest = read_manifest(around.bundle)
-    is_own(around.bundle)  # a damaged bundle is an error, whoever wrote it
+    is_own(around.bundle)  # a damaged bundle is an error, one's own and a stranger's
     verdict = verdict_in(manifest.verdict)
     notes = [*around.notes, *manifest.notes]
     if verdict is None and manifest.verdict is not None:

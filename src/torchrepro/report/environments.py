@@ -51,7 +51,7 @@ def other_place(against: str) -> Surrounding:
     path = Path(against)
     if not path.is_file() or path.suffix != ".json":
         manifest = read_manifest(path)
-        is_own(path)  # a damaged bundle is an error, whoever wrote it
+        is_own(path)  # a damaged bundle is an error, one's own and a stranger's
         return Surrounding(manifest.environment, settings_of(manifest), path.name)
     try:
         data = json.loads(read_small_file(path))

@@ -46,7 +46,7 @@ def hide_devices(environ: MutableMapping[str, str]) -> None:
 
 
 def query_devices_without_driver(environ: MutableMapping[str, str]) -> None:
-    """Let torch count GPUs without the driver: once a process has started it, its forks cannot use it."""
+    """Let torch count GPUs without the driver: if a process has started it, its forks may not be able to."""
     environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 
 
