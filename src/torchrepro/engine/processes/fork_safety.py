@@ -59,7 +59,7 @@ def why_not_fork(*, driver_may_run: bool = False) -> str:
     if sys.platform != "linux":
         return f"on {sys.platform} libraries of the system do not survive a fork"
     if device := device_in_use():
-        return device  # first: even the fork below, which only counts threads, can hang with a context
+        return device  # first: the fork below, which only counts threads, may hang with a context
     if len(_threads()) > 1:
         # Some libraries end their threads when the process forks (OpenBLAS does): count after a fork.
         child = fork()
