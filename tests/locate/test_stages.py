@@ -11,7 +11,7 @@ from torchrepro.execute.backends import last_stage_of
 from torchrepro.locate.stages import culprit_rung, find_stage
 from torchrepro.nouns.repro import Compiler, Place
 from torchrepro.nouns.results import Rung
-from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
+from torchrepro.nouns.verdict import Comparison, Difference, Kind, LeafComparison, Raised, Stage, Verdict
 
 BACKENDS = ("eager", "aot_eager", "aot_eager_decomp_partition", "inductor")
 STAGES = (Stage.CAPTURE, Stage.AOT, Stage.DECOMPOSITION, Stage.BACKEND)
@@ -109,3 +109,34 @@ def test_where_an_error_is_missing_a_backend_that_raises_it_passes() -> None:
     assert ladder.rungs[0].kind is Kind.PASS
     assert ladder.rungs[0].summary == "raises as eager does"
     assert ladder.stage is Stage.DECOMPOSITION
+
+
+@pytest.mark.parametrize(
+    ("own", "simpler"), [(Kind.COMPILE_ERROR, Kind.MISMATCH), (Kind.MISMATCH, Kind.RUN_ERROR)]
+)
+def test_a_simpler_backend_that_fails_otherwise_is_not_the_culprit(own: Kind, simpler: Kind) -> None:
+    raised = Raised("RuntimeError", "wrong")
+    inquiry = inquiry_of(
+        lambda question: simpler,
+        verdict=Verdict(own, raised=raised),
+        as_verdict=lambda kind: Verdict(kind, raised=raised, summary="other"),
+    )
+    ladder = find_stage(inquiry)
+    assert ladder.stage is Stage.BACKEND
+    assert [rung.summary for rung in ladder.rungs[:-1]] == ["another failure: other"] * 2
+
+
+def test_wrong_gradients_of_a_simpler_backend_do_not_explain_a_wrong_output() -> None:
+    def differs(part: str) -> Verdict:
+        leaf = LeafComparison(part, Difference.VALUE)
+        return Verdict(Kind.MISMATCH, comparison=Comparison((leaf,)))
+
+    def ladder(own: str, simpler: str) -> Stage:
+        inquiry = inquiry_of(
+            lambda question: Kind.MISMATCH, verdict=differs(own), as_verdict=lambda kind: differs(simpler)
+        )
+        return find_stage(inquiry).stage
+
+    assert ladder("out[0]", "grad[0]") is Stage.BACKEND
+    assert ladder("out[0]", "out[0]") is Stage.AOT
+    assert ladder("grad[0]", "grad[1]") is Stage.AOT

@@ -17,6 +17,7 @@ from torchrepro.engine.baseline import Failure
 from torchrepro.engine.check_bundle import first_failing
 from torchrepro.execute.backends import culprit_step, last_stage_of, simpler_backends
 from torchrepro.locate.context import Inquiry
+from torchrepro.locate.watched_graph import OF_VALUES
 from torchrepro.nouns.repro import Origin, Place, Repro
 from torchrepro.nouns.results import GuiltyGraph, Rung
 from torchrepro.nouns.verdict import Kind, Stage, Verdict
@@ -50,9 +51,23 @@ def find_stage(inquiry: Inquiry) -> Ladder:
     for (backend, stage), verdict in answers:
         raises_as_eager = inquiry.is_gone(verdict) and verdict.kind is not Kind.PASS
         seen = (Kind.PASS, "raises as eager does") if raises_as_eager else (verdict.kind, verdict.summary)
+        if verdict.fails and not _may_cause(verdict, inquiry):
+            seen = (Kind.NOT_COMPARABLE, f"another failure: {verdict.summary}")
         rungs.append(Rung(backend, stage, *seen))
     culprit = culprit_rung(rungs)
     return Ladder(tuple(rungs), Stage.NONE if culprit is None else culprit.stage)
+
+
+def _may_cause(verdict: Verdict, inquiry: Inquiry) -> bool:
+    """Return whether a simpler backend's failure may be the one that the compiler under test shows.
+
+    Wrong gradients do not explain a compile error or a wrong output. Errors may change from stage to stage
+    (an exception under `aot_eager`, a crash of the kernel made from the same wrong graph).
+    """
+    if verdict.kind not in OF_VALUES or inquiry.verdict.kind not in OF_VALUES:
+        return (verdict.kind in OF_VALUES) == (inquiry.verdict.kind in OF_VALUES)
+    places = Failure.of(verdict).places
+    return not places or not inquiry.failure.places or not places.isdisjoint(inquiry.failure.places)
 
 
 def captures(repro: Repro) -> bool:

@@ -21,6 +21,7 @@ from torchrepro.nouns.repro import (
     UserSetting,
     portable_environment,
 )
+from torchrepro.nouns.verdict import Kind, Verdict
 from torchrepro.script.assertions import shortened
 from torchrepro.script.expressions import Text, Unwritable, Writer
 from torchrepro.script.layout import WIDTH, indented, laid_out
@@ -101,9 +102,19 @@ def with_facts(script: Script, facts: Sequence[str]) -> Script:
 
 def seen_with(repro: Repro) -> str:
     """Return a sentence with the version of torch and the device on which the failure is seen now."""
-    devices = {value.device.type for value in repro.inputs if isinstance(value, torch.Tensor)} - {"cpu"}
-    where = ", ".join(sorted(devices)) or torch.backends.cpu.get_cpu_capability()
+    where = ", ".join(_accelerators(repro)) or torch.backends.cpu.get_cpu_capability()
     return f"Seen with torch {torch.__version__} on {platform.machine()} ({where})."
+
+
+def _accelerators(repro: Repro) -> list[str]:
+    tensors = (value for value in repro.inputs if isinstance(value, torch.Tensor))
+    return sorted({tensor.device.type for tensor in (*tensors, *repro.graph.parameters())} - {"cpu"})
+
+
+def waiting_lines(repro: Repro, verdict: Verdict) -> list[str]:
+    """Return the lines that wait for the device: without them a fault of a kernel goes unnoticed."""
+    compiling = verdict.kind is Kind.COMPILE_ERROR
+    return [] if compiling else [f"torch.{kind}.synchronize()" for kind in _accelerators(repro)]
 
 
 def _quotable(text: str) -> str:

@@ -111,7 +111,8 @@ class GraphScript:
         if self.verdict.kind in RAISING:
             backward = self.loss()
             failing = f"{compiled}{backward}  # {raised_comment(self.verdict)}"
-            return self.around([f"{eager}{backward}  # eager is fine", *before, failing])
+            calls = [f"{eager}{backward}  # eager is fine", *before, failing]
+            return [*self.around(calls), *parts.waiting_lines(self.repro, self.verdict)]
         where = self.result_suffix()
         calls = self.around([f"eager = {eager}", *before, f"compiled = {compiled}"])
         return [*calls, assertion(self._compared(), f"compiled{where}", f"eager{where}")]
@@ -133,6 +134,7 @@ class GraphScript:
         eager, compiled = f"run({self.fresh})", f"run({compiled})"
         if raising:
             calls = [f"{eager}  # eager is fine", f"{compiled}  # {raised_comment(self.verdict)}"]
+            calls += parts.waiting_lines(self.repro, self.verdict)
         else:
             check = assertion(self._compared(), "compiled", "eager")
             calls = [f"eager = {eager}", f"compiled = {compiled}", check]

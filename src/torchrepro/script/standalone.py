@@ -211,6 +211,8 @@ class _Standalone:
         ]
         if not after_aot and manifest.backward is not False:
             lines.append("run_backward(out)")
+        if manifest.environment.gpus and self._leaf is None:
+            lines.append("torch.accelerator.synchronize()  # a fault of a kernel shows only then")
         if self._leaf is not None:
             lines.append(f"return {self._observed(self._leaf.where)}")
         return [f"def {'observe' if whole_call else 'run'}(compile_it):", *indented(lines)]
