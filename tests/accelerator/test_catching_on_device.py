@@ -157,7 +157,7 @@ def test_the_state_of_the_device_is_kept(tmp_path: Path) -> None:
     context = torch.autocast("cuda", dtype=torch.bfloat16)
     with watch(level=2, out=tmp_path) as session, context, pytest.raises(Exception, match="no kernel"):
         torch.compile(lambda x: x @ x, backend=failing)(torch.eye(4, device="cuda:0"))
-    repro = load_bundle(session.kept[0], trusted=("tests", "__main__", __name__))
+    repro = load_bundle(session.kept[0], trusted=("source",))
     assert [(cast.device, cast.dtype) for cast in repro.ambient.autocast] == [("cuda", "bfloat16")]
     assert torch.equal(repro.ambient.rng["cuda:0"], state)
     assert repro.inputs[0].device == torch.device("cuda:0")
