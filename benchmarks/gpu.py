@@ -90,24 +90,29 @@ def search(bugs: list[str], blocks: int, limit: float) -> None:
         program.write_text(PROGRAM)
         times = Path(scratch, "times")
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE / "counting"), *sys.path])}
+        environ["PYTHONFAULTHANDLER"] = "1"
 
         def run(*words: str, **more: str) -> float:
             began = time.perf_counter()
             cache = tempfile.mkdtemp(dir=scratch)
-            process = subprocess.Popen(
-                [sys.executable, *words],
-                env={**environ, "TORCHINDUCTOR_CACHE_DIR": cache, **more},
-                cwd=scratch,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            errors = Path(scratch, "stderr")
+            with errors.open("wb") as stderr:
+                process = subprocess.Popen(
+                    [sys.executable, *words],
+                    env={**environ, "TORCHINDUCTOR_CACHE_DIR": cache, **more},
+                    cwd=scratch,
+                    stdout=subprocess.DEVNULL,
+                    stderr=stderr,
+                    start_new_session=True,
+                )
             try:
                 process.wait(limit)
             except subprocess.TimeoutExpired:
+                print_stacks(scratch)
                 tell(part="search", what=" ".join(words[-2:]), stopped_after=limit)
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+                print(errors.read_text(errors="replace")[-8000:], flush=True)
             return time.perf_counter() - began
 
         run(str(program), "none", str(blocks), COMPILES_TIMED=str(times))
@@ -143,6 +148,17 @@ def search(bugs: list[str], blocks: int, limit: float) -> None:
                 },
                 locate_timeline=told(located),
             )
+
+
+def print_stacks(scratch: str) -> None:
+    """Abort every process that was started in `scratch`: each prints its Python stack to its stderr."""
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and scratch.encode() in (entry / "environ").read_bytes():
+                os.kill(int(entry.name), signal.SIGABRT)
+        except OSError:  # it has ended, or is not ours
+            continue
+    time.sleep(3)
 
 
 def told(found: dict[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ from wrong_compilers import inquiry_on
 from torchrepro import Compiler, Repro, locate_bundle, save_bundle
 from torchrepro.cut.record_values import observed_values
 from torchrepro.locate.context import Inquiry
-from torchrepro.locate.job import STEPS, Case, answered
+from torchrepro.locate.job import ANSWERS, Case, answered
 from torchrepro.locate.operators import FAKES, find_operator, nodes_calling, rung_of
 from torchrepro.locate.settings import LocateDirectory
 from torchrepro.locate.watched_graph import Watching
@@ -176,7 +176,7 @@ def in_this_process(program: Any, compiler: str, tmp_path: Path) -> Located:
     )
     case = Case(inquiry_on(found), LocateDirectory(tmp_path))
     question = "which operators do not do what they declare"
-    return answered({question: STEPS[question]}, case, Located(bundle="b", kind=Kind.RUN_ERROR))
+    return answered({question: ANSWERS[question]}, case, Located(bundle="b", kind=Kind.RUN_ERROR))
 
 
 def test_a_wrong_fake_kernel_is_blamed_and_no_decomposition(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_compiles_and_notes_of_a_call_and_of_its_guilty_graph_are_counted_togeth
     inquiry.notes.append("of the call")
     culprit = FoundGraph(GuiltyGraph(0, 1, "b"), inquiry.repro, inquiry.verdict)
     monkeypatch.setattr(job, "graph_in_call", lambda *_: culprit)
-    found = answered({"graph": job.STEPS["which graph fails"]}, case, FOUND)
+    found = answered({"graph": job.ANSWERS["which graph fails"]}, case, FOUND)
     assert found.graph == culprit.graph
     assert case.inquiry is not inquiry
     assert (case.inquiry.asked, case.inquiry.notes) == (3, ["of the call"])

@@ -34,6 +34,7 @@ _PHASES = {
     "explain": "varying the result, to see what matters",
 }
 _SECONDS_BETWEEN_LINES = 1.0
+_CULPRIT = "the culprit"
 _VERIFIED = "fails in a fresh process"
 
 
@@ -57,6 +58,8 @@ class Status:
     stopping: str = ""
     script: str = ""
     """One that was seen to fail in a fresh process; what matters of it is still being found out."""
+    culprit: str = ""
+    """What `locate` has found; the evidence is still being collected."""
     began: float = field(default_factory=time.monotonic)
     _searching_since: float | None = None
     _spent: dict[str, float] = field(default_factory=dict)
@@ -83,8 +86,8 @@ class Status:
                 self._again = name in self._spent
                 self.pass_name, self._pass_since = name, now
                 self.doing = ": ".join(part for part in (name, self.passes.get(name, "")) if part)
-        if "script" in message:
-            self.script = message["script"]
+        self.script = message.get("script", self.script)
+        self.culprit = message.get("culprit", self.culprit)
         if message.get("stopping"):
             what = "verifying the best so far" if self.best else "returning what was found so far"
             self.stopping = f"stopping: {what} (Ctrl-C again leaves at once)"
@@ -117,6 +120,8 @@ class Status:
         found = [self.stopping or self.doing]
         if self.script:
             found.append(f"{_VERIFIED}: {self.script}")
+        if self.culprit:
+            found.append(f"{_CULPRIT}: {self.culprit}")
         if self.best is not None:
             searching = time.monotonic() - (self._searching_since or self.began)
             known = f", {self.known} known already" if self.known else ""
@@ -157,6 +162,8 @@ class Lines(Silent):
             self._print(status.stopping or status.doing)
         elif "script" in message:
             self._print(f"{_VERIFIED}: {status.script}")
+        elif "culprit" in message:
+            self._print(f"{_CULPRIT}: {status.culprit}")
         elif status.best != status.start and time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES:
             self._print(status.size, f" ({status.queries} queries, {status.seconds:.0f} s)")
 

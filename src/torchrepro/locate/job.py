@@ -15,7 +15,9 @@ from typing import Any
 
 import msgspec
 
+from torchrepro.bundle.load import load_verified
 from torchrepro.bundle.read import read_manifest
+from torchrepro.cut.units import CALLS
 from torchrepro.engine.baseline import LONG, establish, read_original, recorded_here
 from torchrepro.engine.processes.child import Reporter
 from torchrepro.engine.search.process import SearchRequest
@@ -27,7 +29,7 @@ from torchrepro.locate.component import Found, find_part, proved
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.kernels import find_kernel
 from torchrepro.locate.operators import check_operators, find_operator, rung_of
-from torchrepro.locate.ops import find_op, op_alone
+from torchrepro.locate.ops import find_op, find_op_alone, op_alone
 from torchrepro.locate.sensitivity import find_sensitivity
 from torchrepro.locate.settings import LocateDirectory, LocateSettings
 from torchrepro.locate.stages import Ladder, culprit_rung, find_stage, graph_in_call, graph_of
@@ -35,7 +37,7 @@ from torchrepro.locate.users_code import find_users_code
 from torchrepro.locate.watched_graph import Watching
 from torchrepro.locate.workaround import find_workaround
 from torchrepro.locate.wrong_values import error_growth, find_birth
-from torchrepro.nouns.errors import DoesNotFail, SearchStopped
+from torchrepro.nouns.errors import DoesNotFail, SearchStopped, TorchReproError
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.results import Confidence, GuiltyOp, Located, Rung, Way
 from torchrepro.nouns.verdict import Kind, Stage
@@ -77,16 +79,21 @@ def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
             notes=original.notes,
             store=store_knowing(former.verdicts) if former else Store(),
         )
-        case = Case(inquiry, directory, settings.trusted)
+        case = Case(inquiry, directory, settings.trusted, likely=_ops_left(former, settings.trusted))
         found = Located(bundle=request.bundle, kind=original.verdict.kind)
         timeline.phase("locate")
-        found = answered(STEPS, case, found, timeline)
+        found = answered(ANSWERS, case, found, timeline)
+        answered_after = timeline.seconds
+        if found.found and not found.blamed and not found.stopped:
+            reporter.send(culprit=f"{found.stage.value}, {found.op.op if found.op else 'no op'}")
+            found = answered(EVIDENCE, case, found, timeline)
         stop.ignore_interrupts()
     found = replace(
         found,
         confidence=confidence_in(found),
         compiles=case.inquiry.asked,
         seconds=timeline.seconds,
+        answered_after=answered_after,
         timeline=tuple(timeline.moments),
         notes=tuple(dict.fromkeys((*repro.notes, *case.inquiry.notes))),
     )
@@ -105,6 +112,13 @@ class Case:
     """What comparing fake with real results has shown."""
     cheap: Inquiry | None = None
     """About the first backend that fails, if that is a simpler one: it takes a fraction of the time."""
+    likely: tuple[str, ...] = ()
+    """Nodes that `minify` has left of the graph."""
+
+    @property
+    def takes_long(self) -> bool:
+        """Whether a compile of the whole takes so long that an op alone is asked in its place."""
+        return self.inquiry.repro.place is not Place.BEFORE_CAPTURE and self.inquiry.verdict.seconds > LONG
 
     @property
     def watching(self) -> Watching | None:
@@ -150,10 +164,20 @@ def _operators(case: Case, found: Located) -> Answer:
     return answer
 
 
+def _op_alone(case: Case, found: Located) -> Answer:
+    """Where the whole takes long, look for an op that fails alone before the whole is compiled."""
+    watching = case.watching if case.takes_long else None
+    return {} if watching is None else {"op": find_op_alone(watching, case.likely)}
+
+
 def _stage(case: Case, found: Located) -> Answer:
-    ladder = find_stage(case.inquiry)
+    """Go up the ladder with an op that fails alone, if one is known, else with the whole."""
+    single = case.alone(found.op)
+    ladder = find_stage(single or case.inquiry)
     first = culprit_rung(ladder.rungs)
-    if first is not None and first.backend != case.inquiry.repro.compiler.name:
+    if single is not None and found.op is not None:
+        case.inquiry.notes.append(f"the stage was found with {found.op.node} alone")
+    elif first is not None and first.backend != case.inquiry.repro.compiler.name:
         simpler = with_backend(case.inquiry.repro, first.backend)
         case.cheap = case.inquiry.about(simpler, case.inquiry.verdict_on(simpler))
     return {**ladder._asdict(), "rungs": (*([case.fakes] if case.fakes else []), *ladder.rungs)}
@@ -182,7 +206,8 @@ def _graph(case: Case, found: Located) -> Answer:
 def _part(case: Case, found: Located) -> Answer:
     """Look in the op alone first, where that fails: each query there takes a fraction of the time."""
     op, single = found.op, case.alone(found.op)
-    for inquiry in filter(None, (single, case.inquiry)):
+    whole = None if single is not None and case.takes_long else case.inquiry
+    for inquiry in filter(None, (single, whole)):
         part = find_part(inquiry, found.stage, suspects=(op.op,) if op else ())
         if part is not None:
             case.part = proved(case.inquiry, part, op, single.repro if single else _single(case, op))
@@ -204,32 +229,44 @@ def _sensitivity(case: Case, found: Located) -> Answer:
     return {"sensitivity": find_sensitivity(case.watching, found.op)}
 
 
+def _growth(case: Case, found: Located) -> Answer:
+    if case.takes_long and found.op is not None and found.op.way is Way.WINDOW:
+        return {}  # the op fails alone, and to measure the others the whole is compiled
+    return {"growth": error_growth(case.watching)}
+
+
 def _kernel(case: Case, found: Located) -> Answer:
-    long = case.inquiry.verdict.seconds > LONG
-    if found.stage is Stage.CAPTURE or (found.stage is not Stage.BACKEND and long):
+    if found.stage is Stage.CAPTURE or (found.stage is not Stage.BACKEND and case.takes_long):
         return {}  # the kernel computes what it was given, and to find it the whole is compiled
-    return {"kernel": find_kernel(case.inquiry, found.op, case.directory.path)}
+    single = case.alone(found.op) if case.takes_long else None
+    return {"kernel": find_kernel(single or case.inquiry, found.op, case.directory.path)}
+
+
+def _op(case: Case, found: Located) -> Answer:
+    return {} if found.op is not None else {"op": find_op(case.cheap or case.inquiry, case.watching)}
 
 
 Steps = Mapping[str, Callable[[Case, Located], Answer]]
-STEPS: Steps = {
+ANSWERS: Steps = {
     "which operators do not do what they declare": _operators,
     "which code of the user in the settings is wrong": lambda case, found: find_users_code(
         case.inquiry, found
     ),
+    "which op fails alone": _op_alone,
     "which stage fails first": _stage,
     "which graph fails": _graph,
-    "which op is the first that is wrong": lambda case, _: {
-        "op": find_op(case.cheap or case.inquiry, case.watching)
-    },
+    "which op is the first that is wrong": _op,
     "what inside the stage is the culprit": _part,
     "what makes it go away": _workaround,
-    "how the error grows along the graph": lambda case, _: {"growth": error_growth(case.watching)},
+}
+"""The steps to the culprit, by the question that each answers. A step without an answer returns None."""
+EVIDENCE: Steps = {
+    "how the error grows along the graph": _growth,
     "how ill-conditioned the computation is": _sensitivity,
     "where the first NaN or Inf is born": lambda case, _: {"birth": find_birth(case.watching)},
     "which kernel computes the op": _kernel,
 }
-"""The steps in their order, by the question that each answers. A step without an answer returns None."""
+"""The steps after the culprit is known: Ctrl-C skips them."""
 
 
 def answered(steps: Steps, case: Case, found: Located, timeline: Timeline | None = None) -> Located:
@@ -263,6 +300,15 @@ def confidence_in(found: Located) -> Confidence:
         gone = bool(found.workaround and found.workaround.verified)
     alone = found.op is not None and found.op.way is Way.WINDOW
     return Confidence.VERIFIED if gone or alone else Confidence.LIKELY
+
+
+def _ops_left(former: RunDirectory | None, trusted: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the nodes of the graph that `minify` has left, if it is done: they keep their names."""
+    try:
+        left = load_verified(former.minimal, trusted=trusted) if former is not None else None
+    except (TorchReproError, OSError):  # there is none, or it needs what is not trusted
+        return ()
+    return () if left is None else tuple(node.name for node in left.graph.graph.nodes if node.op in CALLS)
 
 
 def _kept(found: Located, directory: LocateDirectory) -> dict[str, Any]:

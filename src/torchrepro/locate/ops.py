@@ -3,14 +3,15 @@
 The cheapest way first. The exception may name it. Wrong values are watched inside the compiled graph, and
 the first that its op alone explains is the answer. Else each op is judged alone on the values that eager gave
 it (a window). Last, the graph is cut to its shortest failing prefix, or for gradients its shortest failing
-suffix: each piece keeps the op with all ops before it, as it was fused.
+suffix: each piece keeps the op with all ops before it, as it was fused. Where a compile of the whole takes
+long, the windows come first (`find_op_alone`).
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,11 +39,15 @@ def find_op(inquiry: Inquiry, watching: Watching | None) -> GuiltyOp | None:
     """Return the op, or None with a note that gives the reason. At most 2·log2(ops) compiles."""
     if watching is None:
         return _raising_in_eager(inquiry) if inquiry.verdict.kind is Kind.MISSING_ERROR else None
-    limit = inquiry.asked + max(_FEWEST, int(2 * math.log2(max(2, inquiry.repro.ops))))
-    search = _Search(watching, limit)
+    search = _Search(watching)
     if inquiry.verdict.kind not in OF_VALUES:
         return search.by_failure()
     return search.by_gradients() if inquiry.failure.places == {"grad"} else search.by_values()
+
+
+def find_op_alone(watching: Watching, likely: Iterable[str] = ()) -> GuiltyOp | None:
+    """Return an op that fails by itself, or None; the graph as a whole is not compiled. `likely`: nodes."""
+    return _Search(watching).alone(likely)
 
 
 def op_alone(watching: Watching, name: str, windows: Sequence[Window] | None = None) -> Repro | None:
@@ -55,13 +60,13 @@ def op_alone(watching: Watching, name: str, windows: Sequence[Window] | None = N
 class _Search:
     """One search for one op, with a limit of compiles."""
 
-    def __init__(self, watching: Watching, limit: int) -> None:
-        self._inquiry = watching.inquiry
+    def __init__(self, watching: Watching) -> None:
+        self._inquiry = inquiry = watching.inquiry
         self._watching = watching
         self._cut = watching.static, watching.recording
         self._windows = windows_of(*self._cut)
-        self._limit = limit
-        self._gradients_alone = self._inquiry.failure.places == {"grad"}
+        self._limit = inquiry.asked + max(_FEWEST, int(2 * math.log2(max(2, inquiry.repro.ops))))
+        self._gradients_alone = inquiry.failure.places == {"grad"}
 
     def left(self) -> int:
         return self._limit - self._inquiry.asked
@@ -70,9 +75,9 @@ class _Search:
         """Return the culprit of an exception, a crash or a hang."""
         suspected = suspects(self._windows, self._inquiry.verdict, *self._cut)[:_SUSPECTS]
         named = [window.name for window in suspected]
-        failing = next((name for name in named if self.fails_alone(name)[0]), None) or self.failing()
-        if failing is not None:
-            return self._answer(failing, Way.WINDOW)
+        found = self.alone(named)
+        if found is not None:
+            return found
         last = self.edge(lambda units, count: units[:count])
         if last is not None:
             self._say("no op fails alone: the one named is where the failure comes, with the ops before it")
@@ -82,6 +87,19 @@ class _Search:
             return self._answer(named[0], Way.ERROR)
         self._say("no op is named: none fails alone, and the graph fails only as a whole")
         return None
+
+    def alone(self, likely: Iterable[str]) -> GuiltyOp | None:
+        """Return an op that fails by itself: a likely one, or the same op in an earlier layer, else any."""
+        firsts = {unit.name: window.name for window in self._windows for unit in window.instances}
+        tried = dict.fromkeys(each for name in likely if name in firsts for each in (firsts[name], name))
+        for name in tried:
+            fails, seen = self.fails_alone(name)
+            if fails:
+                return self._answer(name, Way.WINDOW, seen)
+        if self._inquiry.verdict.kind in OF_VALUES:
+            return self._wrong_alone()
+        failing = self.failing()
+        return None if failing is None else self._answer(failing, Way.WINDOW)
 
     def by_values(self) -> GuiltyOp | None:
         """Return the culprit of wrong results, or of results that are not finite."""

@@ -79,11 +79,11 @@ class RunDirectory(shared.RunDirectory):
 
     best = shared.Entry("best")
     also_seen = shared.Entry("also_seen")
-    minimal = shared.Entry("minimal")
     history = shared.Entry("history.jsonl")
     left: ClassVar[tuple[str, ...]] = (
         *("original.json", "verdicts.sqlite"),
-        *(entry.name for entry in (best, also_seen, minimal, history)),
+        *(entry.name for entry in (best, also_seen, history)),
+        shared.MINIMAL,
         *shared.RunDirectory.left,
     )
 

@@ -190,6 +190,8 @@ class Located:
     compiles: int = 0
     """What reached a backend, warming up included."""
     seconds: float = 0.0
+    answered_after: float = 0.0
+    """Seconds until the culprit and the workaround were known; the evidence came after."""
     timeline: tuple[Moment, ...] = ()
     """When each phase and each step began."""
     confidence: Confidence = Confidence.UNKNOWN
@@ -221,6 +223,7 @@ class Located:
             "pass": self.part.name if self.part else None,
             "workaround_verified": bool(self.workaround and self.workaround.verified),
             "seconds": round(self.seconds, 3),
+            "answered_after": round(self.answered_after, 3),
         }
 
 

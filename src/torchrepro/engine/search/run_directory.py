@@ -163,6 +163,10 @@ class _Former:
     mark: str
 
 
+MINIMAL = "minimal"
+"""The smallest repro that `minify` has found, as a bundle."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
     """The paths that every run directory has, and what an earlier run has left there."""
@@ -179,6 +183,7 @@ class RunDirectory:
     result = Entry("result.json")
     original = Entry("original.json")
     verdicts = Entry("verdicts.sqlite")
+    minimal = Entry(MINIMAL)
 
     @property
     def mark(self) -> str:
