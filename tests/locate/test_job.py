@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
+from synthetic_values import CountingOracle, random_graph
 
 from torchrepro.locate import job
 from torchrepro.locate.context import Inquiry
@@ -98,3 +99,30 @@ ALONE = GuiltyOp("erf", "torch.erf", Way.WINDOW)
 )
 def test_how_sure_it_is_depends_on_what_was_seen(found: Located, sure: Confidence) -> None:
     assert confidence_in(found) is sure
+
+
+class BackendIsWrong(CountingOracle):
+    """The relu is wrong in inductor alone; the number of ops of each query is kept."""
+
+    def verdict(self, repro: Repro) -> Verdict:
+        self.sizes.append(repro.ops)
+        return Verdict(Kind.PASS) if repro.compiler.name != "inductor" else super().verdict(repro)
+
+    sizes: ClassVar[list[int]] = []
+
+
+@pytest.mark.parametrize("kind", [Kind.MISMATCH, Kind.CRASH])
+@pytest.mark.parametrize("likely", [("relu",), ()])
+def test_where_a_compile_takes_long_stage_and_op_are_found_without_one(
+    kind: Kind, likely: tuple[str, ...], tmp_path: Path
+) -> None:
+    repro, oracle = random_graph(200, 120, seed=1), BackendIsWrong(kind)
+    long = replace(oracle.verdict(repro), seconds=100.0)
+    oracle.sizes.clear()
+    case = Case(Inquiry(repro, long, oracle), LocateDirectory(tmp_path), likely=likely)  # type: ignore[arg-type]
+    steps = {name: job.ANSWERS[name] for name in ("which op fails alone", "which stage fails first")}
+    found = answered(steps, case, replace(START, kind=kind))
+    assert (found.stage, found.op and (found.op.node, found.op.way)) == (Stage.BACKEND, ("relu", Way.WINDOW))
+    assert [rung.backend for rung in found.rungs if rung.fails] == ["inductor"]
+    assert max(oracle.sizes) < repro.ops
+    assert not likely or max(oracle.sizes) == 1
