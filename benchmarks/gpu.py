@@ -90,29 +90,27 @@ def search(bugs: list[str], blocks: int, limit: float) -> None:
         program.write_text(PROGRAM)
         times = Path(scratch, "times")
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE / "counting"), *sys.path])}
-        environ["PYTHONFAULTHANDLER"] = "1"
 
         def run(*words: str, **more: str) -> float:
             began = time.perf_counter()
             cache = tempfile.mkdtemp(dir=scratch)
-            errors = Path(scratch, "stderr")
-            with errors.open("wb") as stderr:
-                process = subprocess.Popen(
-                    [sys.executable, *words],
-                    env={**environ, "TORCHINDUCTOR_CACHE_DIR": cache, **more},
-                    cwd=scratch,
-                    stdout=subprocess.DEVNULL,
-                    stderr=stderr,
-                    start_new_session=True,
-                )
-            try:
-                process.wait(limit)
-            except subprocess.TimeoutExpired:
-                print_stacks(scratch)
-                tell(part="search", what=" ".join(words[-2:]), stopped_after=limit)
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                print(errors.read_text(errors="replace")[-8000:], flush=True)
+            process = subprocess.Popen(
+                [sys.executable, *words],
+                env={**environ, "TORCHINDUCTOR_CACHE_DIR": cache, **more},
+                cwd=scratch,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            for seconds, number in ((limit, signal.SIGINT), (20.0, signal.SIGKILL)):
+                try:
+                    process.wait(seconds)
+                    break
+                except subprocess.TimeoutExpired:
+                    # An interrupted search leaves what it has found, with its timeline.
+                    tell(part="search", what=" ".join(words[-2:]), after=seconds, sent=number.name)
+                    os.killpg(process.pid, number)
+            process.wait()
             return time.perf_counter() - began
 
         run(str(program), "none", str(blocks), COMPILES_TIMED=str(times))
@@ -138,8 +136,10 @@ def search(bugs: list[str], blocks: int, limit: float) -> None:
                 culprit=(located.get("op") or {}).get("op"),
                 way=(located.get("op") or {}).get("way"),
                 notes=[*found.get("notes", ()), *located.get("notes", ())],
-                locate_seconds=located.get("seconds"),
-                locate_against_compile=round(located["seconds"] / one, 2) if located else None,
+                locate_seconds=located.get("answered_after"),
+                locate_seconds_with_evidence=located.get("seconds"),
+                locate_stopped=located.get("stopped"),
+                locate_against_compile=round(located["answered_after"] / one, 2) if located else None,
                 minify_timeline=told(found),
                 minify_passes={
                     row["name"]: [row["queries"], round(row["seconds"], 1)]
@@ -148,17 +148,6 @@ def search(bugs: list[str], blocks: int, limit: float) -> None:
                 },
                 locate_timeline=told(located),
             )
-
-
-def print_stacks(scratch: str) -> None:
-    """Abort every process that was started in `scratch`: each prints its Python stack to its stderr."""
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and scratch.encode() in (entry / "environ").read_bytes():
-                os.kill(int(entry.name), signal.SIGABRT)
-        except OSError:  # it has ended, or is not ours
-            continue
-    time.sleep(3)
 
 
 def told(found: dict[str, Any]) -> list[str]:

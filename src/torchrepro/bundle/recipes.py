@@ -9,8 +9,9 @@ draw looked up in the recipe's table of quantiles by arithmetic that IEEE 754 fi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from statistics import NormalDist
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -54,7 +55,7 @@ def exact_recipe(flat: torch.Tensor, dtype: torch.dtype) -> tuple[Recipe, torch.
         return None
     element = flat[:itemsize]
     if all(bool((piece == element).all()) for piece in flat.view(-1, itemsize).split(_CHUNK)):
-        return Constant(element.clone().numpy().tobytes()), None
+        return Constant(element.cpu().numpy().tobytes()), None
     if dtype.is_floating_point or dtype.is_complex or itemsize not in _INTEGER:
         return None
     integers = flat.view(_INTEGER[itemsize])
@@ -81,51 +82,82 @@ def random_recipe(flat: torch.Tensor, dtype: torch.dtype, seed: int) -> RandomFl
     """Describe floating values so that values like them can be drawn again."""
     component = dtype.to_real()
     values = flat.view(component)
-    specials = {np.nan: 0, np.inf: 0, -np.inf: 0}
-    extremes = {min: (np.inf, -1), max: (-np.inf, -1)}
+    specials = [0, 0, 0]
+    lowest, highest = (np.inf, -1), (-np.inf, -1)
     planted: set[int] = set()
     zeros, finite, total, squares = 0, 0, 0.0, 0.0
     for start, piece in _chunks(values):
-        numbers = piece.to(torch.float64, copy=True).numpy()
-        for special, seen in specials.items():
-            found = np.flatnonzero(np.isnan(numbers) if np.isnan(special) else numbers == special)
-            if found.size and not seen:
-                planted.add(start + int(found[0]))
-            specials[special] += found.size
-        where = np.flatnonzero(np.isfinite(numbers))
-        if not where.size:
-            continue
-        kept = numbers[where]
-        for better, pick in ((min, kept.argmin()), (max, kept.argmax())):
-            candidate = (float(kept[pick]), start + int(where[pick]))
-            extremes[better] = better(extremes[better], candidate, key=lambda pair: pair[0])
-        finite, zeros = finite + kept.size, zeros + int((kept == 0).sum())
-        with np.errstate(over="ignore"):
-            total, squares = total + float(kept.sum()), squares + float(np.square(kept).sum())
-    planted |= {place for _, place in extremes.values() if place >= 0}
+        seen = _statistics(piece.to(torch.float64))
+        for number, (count, place) in enumerate(seen.specials):
+            if count and not specials[number]:
+                planted.add(start + place)
+            specials[number] += count
+        if seen.finite:
+            lowest = min(lowest, (seen.lowest[0], start + seen.lowest[1]), key=itemgetter(0))
+            highest = max(highest, (seen.highest[0], start + seen.highest[1]), key=itemgetter(0))
+        finite, zeros = finite + seen.finite, zeros + seen.zeros
+        total, squares = total + seen.total, squares + seen.squares
+    planted |= {place for _, place in (lowest, highest) if place >= 0}
     mean = total / finite if finite else 0.0
     std = float(np.sqrt(max(squares / finite - mean * mean, 0.0))) if finite else 0.0
     # An odd step: a power of two would sample a single column of most matrices.
-    sample = values[:: max(1, values.numel() // _SAMPLE) | 1].to(torch.float64, copy=True).numpy()
+    sample = values[:: max(1, values.numel() // _SAMPLE) | 1].to(torch.float64, copy=True).cpu().numpy()
     levels, quantiles = _table(sample[np.isfinite(sample) & (sample != 0)])
     return RandomFloats(
         dtype=str(component).removeprefix("torch."),
         resembles="other",
         mean=float(np.nan_to_num(mean)),  # near the largest float64 it overflows, and JSON has no infinity
         std=float(np.nan_to_num(std)),
-        minimum=extremes[min][0] if finite else 0.0,
-        maximum=extremes[max][0] if finite else 0.0,
+        minimum=lowest[0] if finite else 0.0,
+        maximum=highest[0] if finite else 0.0,
         zeros=zeros / max(values.numel(), 1),
-        nans=specials[np.nan],
-        infinities=specials[np.inf],
-        negative_infinities=specials[-np.inf],
+        nans=specials[0],
+        infinities=specials[1],
+        negative_infinities=specials[2],
         levels=levels,
         quantiles=quantiles,
         planted=[
-            (place, values[place : place + 1].view(torch.uint8).clone().numpy().tobytes())
+            (place, values[place : place + 1].view(torch.uint8).cpu().numpy().tobytes())
             for place in sorted(planted)
         ],
         seed=seed,
+    )
+
+
+class _Statistics(NamedTuple):
+    """What some float64 numbers are like; those that are not finite count among `specials` alone."""
+
+    finite: int
+    zeros: int
+    total: float
+    squares: float
+    lowest: tuple[float, int]
+    """The number and its index."""
+    highest: tuple[float, int]
+    specials: tuple[tuple[int, int], ...]
+    """How many are NaN, inf and -inf, and the index of one of each."""
+
+
+def _statistics(numbers: torch.Tensor) -> _Statistics:
+    """Return the statistics of numbers where they are, on any device; the device is waited for once."""
+    finite = numbers.isfinite()
+    kept = torch.where(finite, numbers, 0.0)
+    lowest = torch.where(finite, numbers, torch.inf).min(0)
+    highest = torch.where(finite, numbers, -torch.inf).max(0)
+    masks = (numbers.isnan(), numbers == torch.inf, numbers == -torch.inf)
+    found = [finite.sum(), (numbers == 0).sum(), kept.sum(), kept.square().sum()]
+    found += [*lowest, *highest]
+    for mask in masks:
+        found += [mask.sum(), mask.to(torch.uint8).argmax()]
+    told: list[float] = torch.stack([each.to(torch.float64) for each in found]).tolist()
+    return _Statistics(
+        int(told[0]),
+        int(told[1]),
+        told[2],
+        told[3],
+        (told[4], int(told[5])),
+        (told[6], int(told[7])),
+        tuple((int(count), int(place)) for count, place in zip(told[8::2], told[9::2], strict=True)),
     )
 
 
@@ -250,8 +282,8 @@ def _draw_floats(recipe: RandomFloats, result: torch.Tensor) -> None:
 
 def _chunks(values: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
     """Yield pieces of a row, each after the index of its first element."""
-    for index, piece in enumerate(values.split(_CHUNK)):
-        yield index * _CHUNK, piece
+    for start in range(0, values.numel(), _CHUNK):
+        yield start, values[start : start + _CHUNK]
 
 
 def _with_draws(

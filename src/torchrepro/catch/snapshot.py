@@ -23,7 +23,7 @@ from torchrepro.bundle.process_groups import communicates, current_groups, is_di
 from torchrepro.bundle.provenance import owners
 from torchrepro.bundle.read import TENSORS
 from torchrepro.bundle.storage_file import StorageRewriter
-from torchrepro.bundle.storages import bytes_of
+from torchrepro.bundle.storages import bytes_in_place
 from torchrepro.bundle.values import PackedValues, pack_values
 from torchrepro.catch.caught import UNFINISHED, FlightRecord
 from torchrepro.catch.session import Session
@@ -381,20 +381,33 @@ class _InPlace:
     def write(self, values: Sequence[Any]) -> bool:
         if _layout(values) != self._layout:
             return False
+        batches: dict[torch.device, list[tuple[_Piece, torch.UntypedStorage]]] = {}
         for number, piece in enumerate(self._pieces):
             tensor = values[piece.index]
-            state = _state(tensor)
-            if piece.length > _ALWAYS_WRITTEN and state == self._states[number]:
+            state, storage = _state(tensor), tensor.untyped_storage()
+            is_small = piece.length <= _ALWAYS_WRITTEN
+            if not is_small and state == self._states[number]:
                 continue
-            storage = tensor.untyped_storage()
+            self._states[number] = state
             if storage.device.type == "cpu":
                 self.file.write(piece.name, storage.data_ptr() + piece.offset, piece.length)
+            elif is_small:
+                batches.setdefault(storage.device, []).append((piece, storage))
             else:
-                with plain_torch():
-                    flat = bytes_of(storage, piece.offset, piece.length)
-                self.file.write(piece.name, flat.data_ptr(), piece.length)
-            self._states[number] = state
+                self._write_from_device([(piece, storage)])
+        for batch in batches.values():
+            self._write_from_device(batch)
         return True
+
+    def _write_from_device(self, batch: Sequence[tuple[_Piece, torch.UntypedStorage]]) -> None:
+        """Write pieces on one device with one copy to the host: each copy waits for the device."""
+        with plain_torch():
+            parts = [bytes_in_place(storage, piece.offset, piece.length) for piece, storage in batch]
+            flat = (parts[0] if len(parts) == 1 else torch.cat(parts)).cpu()
+        address = flat.data_ptr()
+        for piece, _ in batch:
+            self.file.write(piece.name, address, piece.length)
+            address += piece.length
 
 
 def _state(tensor: torch.Tensor) -> tuple[int, int]:

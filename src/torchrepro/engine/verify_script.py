@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,11 +105,11 @@ class FreshProcesses:
             process.end()
         self._waiting.clear()
 
-    def start_ahead(self, kind: Kind) -> None:
-        """Start what a script with this failure will need."""
+    def start_ahead(self, kind: Kind, modules: Iterable[str] = ()) -> None:
+        """Start what a script with this failure will need, importing modules that are not here yet too."""
         for compiles in (True, False) if kind in _COMPARED else (True,):
             if compiles not in self._waiting:
-                self._waiting[compiles] = _Waiting(compiles, self._environ)
+                self._waiting[compiles] = _Waiting(compiles, self._environ, modules)
 
     def run(self, path: Path, *, compiles: bool = True) -> Program:
         """Run a script; unless it `compiles`, with a `torch.compile` that does nothing.
@@ -126,8 +126,10 @@ class FreshProcesses:
 class _Waiting(Program):
     """A process that imports torch, and waits for the path of a script."""
 
-    def __init__(self, compiles: bool, environ: Mapping[str, str], *, cold: bool = False) -> None:
-        modules = _loaded() if compiles else ["torch"]
+    def __init__(
+        self, compiles: bool, environ: Mapping[str, str], more: Iterable[str] = (), *, cold: bool = False
+    ) -> None:
+        modules = [*_loaded(), *more] if compiles else ["torch"]
         source = _RUN.format(
             modules=[] if cold and compiles else modules, then="" if compiles else _WITHOUT_COMPILER
         )

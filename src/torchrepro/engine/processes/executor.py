@@ -59,7 +59,7 @@ _CONTEXTS = 8
 _AHEAD = 2 * _CONTEXTS
 """Workers that are forked ahead: a fault of the device ends one."""
 _PREPARED = 3
-"""Workers that are warmed up at once: as many as the first queries need."""
+"""Workers that are warmed up at once, at least: as many as the first queries need."""
 _LATE_SECONDS = 30.0
 """A first compilation that takes longer than this in a fork may never end."""
 _BEFORE_COMPILING = ("start", "eager")
@@ -369,7 +369,8 @@ def fork_workers_ahead(devices: Collection[str], jobs: int | None, job: str) -> 
         importlib.import_module(name)
     workers = jobs or min(usable_cores(), _CONTEXTS)
     payload = {"devices": sorted(devices), "threads": thread_share(workers)}
-    return WORKERS.fork_ahead(_AHEAD, prepared=min(workers, _PREPARED), job=job, payload=payload)
+    prepared = min(workers, max(_PREPARED, usable_cores() // 2))  # each keeps a core busy meanwhile
+    return WORKERS.fork_ahead(_AHEAD, prepared=prepared, job=job, payload=payload)
 
 
 def executor_for(

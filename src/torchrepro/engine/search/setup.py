@@ -314,10 +314,14 @@ def loaded(bundle: Path, timeline: Timeline, *, trusted: tuple[str, ...], jobs: 
 
 
 def stand_by(payload: Mapping[str, Any], phase: Phase) -> None:
-    """Import what a search on a device needs, before there is a failure to search for."""
-    for name in (*payload["modules"], DYNAMO, COMPILE_FX):
+    """Import what a search on a device needs, before there is a failure to search for.
+
+    The processes that run scripts import torch meanwhile.
+    """
+    of_torch = (DYNAMO, COMPILE_FX)
+    SCRIPT_PROCESSES.start_ahead(Kind.MISMATCH, of_torch)
+    for name in (*payload["modules"], *of_torch):
         importlib.import_module(name)
-    SCRIPT_PROCESSES.start_ahead(Kind.MISMATCH)
 
 
 def warm_up_worker(payload: Mapping[str, Any], phase: Phase) -> None:
