@@ -263,7 +263,7 @@ _CACHE, _CONFIG = "TORCHREPRO_CACHE_DIR", "TORCHREPRO_CONFIG_DIR"
 _PAGES = partial(
     _program, ("chromium", "chromedriver"), "tests of the report's page", "apt-get install chromium-driver"
 )
-_UV = partial(_program, ("uv",), "making environments faster", "pip install uv")
+_UV = partial(_program, ("uv",), "bisect, which otherwise uses venv and pip", "pip install uv")
 _RAY = partial(_package, "ray", "running on a cluster", "pip install 'torchrepro[ray]'")
 
 CHECKS = (

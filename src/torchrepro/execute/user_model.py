@@ -365,7 +365,7 @@ def judge_model(request: ModelRequest, phase: Phase = lambda name: None) -> Verd
 
 
 def judge_trial(trial: ModelTrial, phase: Phase = lambda name: None) -> Verdict:
-    """Judge a loaded model; a verdict that passes has the note `NOTHING_COMPILED` if that is so."""
+    """Judge a loaded model in this process."""
     request, phase = trial.request, phase if isinstance(phase, Phases) else Phases(phase)
     compiled_in: set[str] = set()
 

@@ -130,7 +130,16 @@ def _judged(built: Built, compiler: Compiler, *, backward: bool, strict: bool, t
     # What earlier tests compiled must not decide what this one compiles: after eight recompilations Dynamo
     # runs a function uncompiled, and after two sizes it compiles for any.
     dynamo.reset()
-    return judge_trial(ModelTrial(request, factory, compiler))
+    before = _captured_graphs()
+    verdict = judge_trial(ModelTrial(request, factory, compiler))
+    if verdict.kind is Kind.PASS and _captured_graphs() == before:
+        raise TorchReproError(NOTHING_COMPILED, next_step="pass what torch.compile can capture")
+    return verdict
+
+
+def _captured_graphs() -> int:
+    """Return how many graphs Dynamo has captured. Checked on torch 2.11 to 2.15 (`unique_graphs`)."""
+    return int(dynamo.counters["stats"]["unique_graphs"])
 
 
 def _require_compared(verdict: Verdict) -> None:
@@ -138,8 +147,6 @@ def _require_compared(verdict: Verdict) -> None:
     verdict.require_testable()
     if verdict.kind is Kind.NOT_COMPARABLE:
         raise TorchReproError(str(verdict), next_step="seed its generators, or compare a part that is steady")
-    if NOTHING_COMPILED in verdict.notes:
-        raise TorchReproError(NOTHING_COMPILED, next_step="pass the module or function itself")
 
 
 def _message(verdict: Verdict, bundle: Path | None, reason: str) -> str:
