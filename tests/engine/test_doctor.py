@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import answer, torchrepro
@@ -75,6 +76,27 @@ def test_what_only_a_part_needs_does_not_make_a_machine_unfit(monkeypatch: pytes
     monkeypatch.setenv("PATH", "")
     for name in ("uv", "Chromium"):
         assert found(name).status is Status.NOT_NEEDED
+
+
+@pytest.mark.parametrize(
+    ("torch", "devices", "status", "remedy"),
+    [
+        ({"built_for": "", "gpus": []}, [], Status.NOT_NEEDED, ""),
+        ({"built_for": "", "gpus": []}, ["/dev/nvidia0"], Status.MISSING, "install torch for CUDA"),
+        ({"built_for": "13.0", "gpus": []}, ["/dev/nvidia0"], Status.BROKEN, "update the driver"),
+        ({"built_for": "13.0", "gpus": ["H200"], "triton": False}, [], Status.MISSING, "pip install triton"),
+        ({}, ["/dev/nvidia0"], Status.MISSING, "install torch for CUDA"),
+    ],
+)
+def test_a_gpu_that_cannot_be_used_is_told_apart_from_none(
+    torch: dict[str, Any], devices: list[str], status: Status, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "torchrepro.engine.doctor.glob", lambda pattern: devices if "nvidia" in pattern else []
+    )
+    (check,) = (check for check in CHECKS if check.name == "GPU")
+    finding = check.run(Examination(torch=torch))
+    assert (finding.status, finding.remedy) == (status, remedy)
 
 
 def test_a_compiler_works_here() -> None:

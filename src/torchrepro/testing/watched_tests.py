@@ -32,6 +32,7 @@ class WatchedTests:
         self._config = config
         self._suite = suite
         self._session: Session | None = None
+        self._is_over = False
         self._directory = suite.out
         self._failed_for: set[Path] = set()
         """Bundles for which a test was made to fail."""
@@ -41,6 +42,8 @@ class WatchedTests:
         from torchrepro.catch.settings import WatchSettings
         from torchrepro.catch.torch_hooks import enable
 
+        if self._is_over:  # the process goes on after `pytest.main`
+            return
         suite = self._suite
         settings = WatchSettings.from_environ().changed(
             level=suite.level, out=self._directory, minify=suite.minify or None, run_id=suite.run_id
@@ -124,6 +127,7 @@ class WatchedTests:
             output[GRAPHS] = self.graphs
 
     def pytest_unconfigure(self) -> None:
+        self._is_over = True
         if self._session is not None:
             from torchrepro.catch.session import disable
 
