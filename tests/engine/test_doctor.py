@@ -85,7 +85,7 @@ def test_what_only_a_part_needs_does_not_make_a_machine_unfit(monkeypatch: pytes
         ({"built_for": "", "gpus": []}, ["/dev/nvidia0"], Status.MISSING, "install torch for CUDA"),
         ({"built_for": "13.0", "gpus": []}, ["/dev/nvidia0"], Status.BROKEN, "update the driver"),
         ({"built_for": "13.0", "gpus": ["H200"], "triton": False}, [], Status.MISSING, "pip install triton"),
-        ({}, ["/dev/nvidia0"], Status.MISSING, "install torch for CUDA"),
+        ({}, ["/dev/nvidia0"], Status.BROKEN, "see torch above"),
     ],
 )
 def test_a_gpu_that_cannot_be_used_is_told_apart_from_none(

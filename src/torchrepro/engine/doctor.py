@@ -101,6 +101,9 @@ def examine(on_step: Callable[[str], None] = lambda step: None) -> list[Finding]
     return findings
 
 
+_NOT_TRIED = Finding(Status.BROKEN, "not tried: torch does not work", "see torch above")
+
+
 def _python(examination: Examination) -> Finding:
     here, (oldest, newest) = sys.version_info[:2], _PYTHONS
     detail = f"{'.'.join(map(str, sys.version_info[:3]))}, {sys.executable}"
@@ -157,7 +160,7 @@ def _compiler(examination: Examination, parallel: bool = False) -> Finding:
 
 def _torch_compile(examination: Examination, device: str = "cpu") -> Finding:
     if not examination.torch:
-        return Finding(Status.BROKEN, "not tried: torch does not work", "see torch above")
+        return _NOT_TRIED
     found, reason = _asked("compile_a_graph", {"device": device}, examination, _COMPILE)
     if found is None or found["fails"]:
         remedy = "see the compiler and the cache above" if device == "cpu" else "update driver and Triton"
@@ -167,7 +170,7 @@ def _torch_compile(examination: Examination, device: str = "cpu") -> Finding:
 
 def _fork(examination: Examination) -> Finding:
     if not examination.torch:
-        return Finding(Status.BROKEN, "not tried: torch does not work", "see torch above")
+        return _NOT_TRIED
     unsafe, reason = _asked("fork_after_import", {}, examination, _COMPILE)
     if unsafe == "":
         return Finding(Status.OK, "candidates are forked from a warm process")
@@ -216,6 +219,8 @@ def _gpu(examination: Examination) -> Finding:
         return replace(compiled, detail=f"{', '.join(torch['gpus'])}: {compiled.detail}")
     if not devices:
         return Finding(Status.NOT_NEEDED, "this machine has none")
+    if not torch:
+        return _NOT_TRIED
     if not torch.get("built_for"):
         return Finding(
             Status.MISSING,
