@@ -40,7 +40,7 @@ class Disabled(torch.nn.Module):
 def test_a_healthy_model_passes_and_stays_as_it_was(tmp_path: Path) -> None:
     model, x = Net(), torch.randn(2, 3, requires_grad=True)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    for inputs, kwargs in (((x,), None), (x, None), ({"x": x, "scale": 2.0}, None), ((x,), {"scale": 3.0})):
+    for inputs, kwargs in (((x,), None), (x, None), ({"x": x, "scale": 2.0}, None), (x, {"scale": 3.0})):
         assert_same_models(model, inputs, kwargs, backend="aot_eager", out=tmp_path)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert (model.calls, x.grad, model.linear.weight.grad) == (0, None, None)

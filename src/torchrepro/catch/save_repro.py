@@ -83,8 +83,10 @@ def save_repro(
     if path is not None and Path(path).exists():
         raise BundleError(f"{path} exists already", next_step="choose another name")
     _require_arguments(model, args, kwargs)
-    failure = failure or _failure_in_flight()
-    bundle = None if failure is None or whole else kept_by_watch(failure)
+    # What the watch has kept may be the same kind of failure of another call: with an exception it is not.
+    raised = _failure_in_flight() if failure is None else None
+    bundle = None if raised is None or whole else kept_by_watch(raised)
+    failure = failure or raised
     if bundle is not None:
         bundle = bundle if path is None else _copied(bundle, Path(path))
     else:

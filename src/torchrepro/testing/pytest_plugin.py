@@ -15,6 +15,12 @@ from typing import Any
 import pytest
 
 _OUT = "torchrepro-out"
+WATCH = "torchrepro-watch"
+"""The name under which the plugin that watches is registered."""
+BUNDLE, BUCKET = "torchrepro_bundle", "torchrepro_bucket"
+"""Properties of a test in JUnit's file; each bundle is followed by its bucket."""
+GRAPHS = "torchrepro_graphs"
+"""What a worker of pytest-xdist tells its controller: how many graphs it has watched."""
 _FROM_CONTROLLER = "torchrepro"
 """What the controller of pytest-xdist tells its workers: the directory and the run id."""
 
@@ -88,7 +94,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if suite.level is not None and not distributed:
         from torchrepro.testing.watched_tests import WatchedTests
 
-        config.pluginmanager.register(WatchedTests(config, suite), "torchrepro-watch")
+        config.pluginmanager.register(WatchedTests(config, suite), WATCH)
 
 
 def _suite(config: pytest.Config, told: Any) -> Suite:
@@ -141,7 +147,3 @@ def compiled_same(request: pytest.FixtureRequest) -> Callable[..., None]:
             raise
 
     return compare
-
-
-BUNDLE, BUCKET = "torchrepro_bundle", "torchrepro_bucket"
-"""Properties of a test in JUnit's file; each bundle is followed by its bucket."""

@@ -15,6 +15,7 @@ from torchrepro.bundle.archive import new_run_id
 from torchrepro.catch.compiled_target import CompiledTarget, target_of
 from torchrepro.catch.save_repro import kept_by_watch, save_repro
 from torchrepro.catch.search_here import SearchHere
+from torchrepro.catch.session import current_session
 from torchrepro.catch.settings import WatchSettings
 from torchrepro.execute.backends import compiler_of
 from torchrepro.execute.compilers import require_known
@@ -84,7 +85,10 @@ def assert_same_models(
         "fullgraph": fullgraph,
     }
     target = _target(model, backend, given)
-    built = as_built((target.users, inputs) if kwargs is None else (target.users, inputs, kwargs), _NAME)
+    built = as_built((target.users, inputs), _NAME)
+    built = replace(built, kwargs={**built.kwargs, **(kwargs or {})})
+    session = current_session()
+    kept_before = () if session is None else tuple(session.kept)
     verdict = _judged(built, target.compiler, backward=backward, strict=strict, tol=tol)
     if not verdict.fails:
         _require_compared(verdict)
@@ -92,19 +96,15 @@ def assert_same_models(
     directory = WatchSettings.from_environ().directory if out is None else Path(out).absolute()
     bundle, reason = None, ""
     try:
-        bundle = kept_by_watch(verdict) or save_repro(
-            model,
-            built.args,
-            built.kwargs,
-            directory / f"{new_run_id()}-{verdict.kind.value}",
-            backend=backend,
-            **given,
-            backward=None if backward else False,
-            strict=strict,
-            tol=tol,
-            failure=verdict,
-        )
+        bundle = kept_by_watch(verdict)
+        if bundle is None or bundle in kept_before:
+            path = directory / f"{new_run_id()}-{verdict.kind.value}"
+            rule: dict[str, Any] = {"backward": None if backward else False, "strict": strict, "tol": tol}
+            bundle = save_repro(
+                model, built.args, built.kwargs, path, backend=backend, **given, **rule, failure=verdict
+            )
     except Exception as exc:  # whatever it is, the failure of the model is what the test is told
+        bundle = None
         reason = f"no bundle: {in_a_line(exc)}"
     if bundle is not None and minify:
         SearchHere(bundle, ("minify",)).wait()

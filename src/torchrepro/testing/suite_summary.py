@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from torchrepro.testing.pytest_plugin import BUNDLE, Suite
-
-_WATCH = "torchrepro-watch"
+from torchrepro.testing.pytest_plugin import BUNDLE, GRAPHS, WATCH, Suite
 
 
 class SuiteSummary:
@@ -39,15 +37,17 @@ class SuiteSummary:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        self._graphs += getattr(node, "workeroutput", {}).get("torchrepro_graphs", 0)
+        self._graphs += getattr(node, "workeroutput", {}).get(GRAPHS, 0)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         watched = ""
         if self._suite.level is not None:
+            from torchrepro.nouns.sections import counted
+
             self._find_leftovers()
-            here = self._config.pluginmanager.get_plugin(_WATCH)
+            here = self._config.pluginmanager.get_plugin(WATCH)
             graphs = self._graphs + (here.graphs if here is not None else 0)
-            watched = f"{graphs:,} compiled graphs watched at level {self._suite.level}"
+            watched = f"{counted(graphs, 'compiled graph')} watched at level {self._suite.level}"
         if self._tests:
             terminalreporter.section("torchrepro")
             for line in self._lines(watched):
@@ -69,6 +69,7 @@ class SuiteSummary:
                 self._tests.setdefault(one.path, tests.get(directory, ""))
 
     def _lines(self, watched: str) -> list[str]:
+        from torchrepro.nouns.sections import counted
         from torchrepro.testing.artefacts import bucket_of, script_of
 
         buckets: dict[str, list[Path]] = {}
@@ -83,6 +84,5 @@ class SuiteSummary:
                 lines.append(f"    bundle  {bundle}")
                 if (script := script_of(bundle)) is not None:
                     lines.append(f"    script  {script}")
-        failures, causes = len(self._tests), len(buckets)
-        total = f"{failures} failure{'s' * (failures > 1)} in {causes} bucket{'s' * (causes > 1)}"
+        total = f"{counted(len(self._tests), 'failure')} in {counted(len(buckets), 'bucket')}"
         return [*lines, f"torchrepro: {', '.join(filter(None, [total, watched]))}"]

@@ -14,15 +14,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torchrepro.catch.autoload import when_imported
-from torchrepro.testing.pytest_plugin import BUCKET, BUNDLE, Suite
+from torchrepro.testing.pytest_plugin import BUCKET, BUNDLE, GRAPHS, Suite
 from torchrepro.torch_api.names import OUTPUT_GRAPH
 
 if TYPE_CHECKING:
     from torchrepro.catch.caught import Caught
     from torchrepro.catch.session import Session
-
-GRAPHS = "torchrepro_graphs"
-"""How many graphs a worker of pytest-xdist has watched, as it tells the controller."""
 
 
 class WatchedTests:
