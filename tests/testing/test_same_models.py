@@ -10,6 +10,7 @@ import faulty_backends
 import pytest
 import torch
 
+import torchrepro
 from torchrepro import Kind, check_bundle
 from torchrepro.bundle.provenance import names_it_runs
 from torchrepro.bundle.read import read_manifest
@@ -115,6 +116,15 @@ def test_a_compiled_model_is_compared_with_its_own_compiler_though_nothing_can_b
         assert_same_models(compiled, (torch.ones(2, 3),), out=tmp_path / "file" / "below")
     assert raised.value.verdict.kind is Kind.COMPILE_ERROR
     assert "no bundle: " in str(raised.value)
+
+
+def test_inside_a_watch_the_failure_has_one_bundle_and_no_earlier_one(tmp_path: Path) -> None:
+    with torchrepro.watch(level=4, out=tmp_path) as session:
+        torch.compile(torch.cos, backend=faulty_backends.wrong)(torch.ones(3))
+        with pytest.raises(ModelsDiffer) as raised:
+            assert_same_models(Net(), (torch.ones(2, 3),), backend=WRONG, backward=False, out=tmp_path)
+    assert len(session.kept) == 2
+    assert raised.value.bundle == session.kept[-1]
 
 
 def test_strict_and_tol_replace_the_rule(tmp_path: Path) -> None:
