@@ -104,6 +104,11 @@ def test_the_examples_of_catching_keep_a_bundle_where_something_fails(examples: 
 
 
 @pytest.mark.slow
+def test_the_example_of_a_unittest_fails_with_a_bundle(examples: Examples) -> None:
+    assert examples.of("pytest.md")[1].out == "mismatch True\n"
+
+
+@pytest.mark.slow
 def test_the_oracle_of_minifying_tells_whether_a_bundle_fails(examples: Examples) -> None:
     minimal, ops, script = examples.of("minifying.md")[1].out.split()
     assert (minimal, ops) == ("True", "1")

@@ -47,6 +47,8 @@ CompilerFn = Callable[..., Any]
 Rng = Mapping[str, torch.Tensor]
 
 _CAUGHT = "_torchrepro_caught"
+"""Attribute of an exception: the list of bundles that it was kept in. Inductor raises the error of a kernel
+again, the same object, when the kernel is compiled again: maybe in another test."""
 
 
 def watch_compiler(
@@ -123,7 +125,6 @@ class WatchedGraph:
         self._checker: Checker | None = None
         self._generated: list[str] = []
         """What the compiler generates, where the graph itself cannot be kept."""
-        session.endings.append(self._pending.discard)
 
     def compile(self, compile_fn: Callable[[], Any]) -> Any:
         """Call the compiler. Its exception is raised unchanged, after a bundle has been written."""
@@ -244,7 +245,7 @@ class WatchedGraph:
 
     def _failed(self, exc: Exception, inputs: tuple[Any, ...], rng: Rng, *, compiling: bool) -> None:
         links = (exc, innermost(exc), exc.__cause__)
-        if _is_control_flow(exc) or any(getattr(link, _CAUGHT, False) for link in links):
+        if _is_control_flow(exc) or any(getattr(link, _CAUGHT, None) is self.session.kept for link in links):
             return
         shielded = partial(self.session.shielded, from_interrupts=True)
         verdict = verdict_of(exc, compiling=True if compiling else None)
@@ -262,7 +263,7 @@ class WatchedGraph:
             shielded("tell the other ranks", lambda: self.session.tell_ranks(verdict, path, step))
         for link in links[:2]:
             with suppress(AttributeError):  # it has slots: at worst the same failure gets a second bundle
-                setattr(link, _CAUGHT, True)
+                setattr(link, _CAUGHT, self.session.kept)
 
     def _unless_eager_fails(self, bundle: Path) -> Path | None:
         """Remove the bundle of a device's fault if a fresh process shows the fault without the compiler."""

@@ -64,6 +64,10 @@ def save_repro(
     fullgraph: bool = False,
     whole: bool = False,
     minify: bool = False,
+    backward: bool | None = None,
+    strict: bool = False,
+    tol: float | None = None,
+    failure: Verdict | None = None,
 ) -> Path:
     """Save the call `model(*args, **kwargs)` as a bundle, and return the bundle's path.
 
@@ -71,22 +75,27 @@ def save_repro(
     its own compiler and options are used; for others pass them here as for `torch.compile`. Of several graphs
     the one that fails is saved, in an `except` block the one that fails with that exception. If none fails
     alone, or with `whole`, the whole call is saved, with its source code. `minify`: minify it too, in forks
-    of this process if possible; the result is in `BUNDLE.minified`.
+    of this process if possible; the result is in `BUNDLE.minified`. `backward`, `strict` and `tol` say how it
+    is judged, as for `torchrepro compare`. `failure`: what was seen of it, if no exception is being handled.
 
     Neither the model nor its inputs, gradients, generators or compiled code are changed.
     """
     if path is not None and Path(path).exists():
         raise BundleError(f"{path} exists already", next_step="choose another name")
     _require_arguments(model, args, kwargs)
-    failure = _failure_in_flight()
-    bundle = None if failure is None or whole else _already_kept(failure)
+    # What the watch has kept may be the same kind of failure of another call: with an exception it is not.
+    raised = _failure_in_flight() if failure is None else None
+    bundle = None if raised is None or whole else kept_by_watch(raised)
+    failure = failure or raised
     if bundle is not None:
         bundle = bundle if path is None else _copied(bundle, Path(path))
     else:
         compiler = {"mode": mode, "options": dict(options or {}), "dynamic": dynamic, "fullgraph": fullgraph}
         target = target_of(model) or _target_with(model, backend or "inductor", compiler)
         with looking_away(), tempfile.TemporaryDirectory(prefix="torchrepro-") as scratch:
-            call = _Call(target, tuple(args), dict(kwargs or {}), failure, Path(scratch))
+            asked = {"backward": backward, "strict": strict or None, "tolerance": tol}
+            rule = {name: value for name, value in asked.items() if value is not None}
+            call = _Call(target, tuple(args), dict(kwargs or {}), rule, failure, Path(scratch))
             exported = isinstance(model, torch.export.ExportedProgram)
             graph = None if whole or exported else call.failing_graph()
             bundle = call.saved(graph or call.judged(call.whole()), path)
@@ -115,8 +124,10 @@ class _Call:
     target: CompiledTarget
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    rule: dict[str, Any]
+    """Fields of the repro: how it is judged."""
     failure: Verdict | None
-    """The verdict derived from the exception in flight."""
+    """The verdict derived from the exception in flight, or given."""
     scratch: Path
 
     @property
@@ -161,8 +172,10 @@ class _Call:
         more: Any = {"compiler": self.target.compiler, "ambient": capture_ambient()}
         function: Any = self.target.function
         if isinstance(function, torch.export.ExportedProgram):
-            return repro_of_exported(function, self.args or None, self.kwargs or None, **more)
-        return repro_of_call(function, self.args, self.kwargs, **more)
+            repro = repro_of_exported(function, self.args or None, self.kwargs or None, **more)
+        else:
+            repro = repro_of_call(function, self.args, self.kwargs, **more)
+        return replace(repro, **self.rule)
 
     def judged(self, repro: Repro) -> _Judged:
         """Judge a repro in its own process; if that disagrees with the program's failure, keep the latter."""
@@ -197,7 +210,7 @@ class _Call:
             compile_model(plain, self.target.function, backend=backend)(*self.args, **self.kwargs)
 
         repros, _ = record_graphs(call, self.target.compiler, environ=telling_environment())
-        save_graphs(repros, self.scratch)
+        save_graphs([replace(repro, **self.rule) for repro in repros], self.scratch)
 
     def _record_elsewhere(self) -> bool:
         """Record the graphs in a fresh process, from the source of the call; return whether it finished."""
@@ -245,7 +258,7 @@ def _failure_in_flight() -> Verdict | None:
     return verdict_of(exc) if isinstance(exc, Exception) else None
 
 
-def _already_kept(failure: Verdict) -> Path | None:
+def kept_by_watch(failure: Verdict) -> Path | None:
     """Return the bundle that the watch of this process has saved for the same failure, or None."""
     session = current_session()
     signature = Signature.of(failure)

@@ -151,6 +151,22 @@ class Session:
                 self.searched.wait()
             elif self._standby is not None:
                 self._standby.end()
+        self._clean_up()
+
+    def continue_in(self, directory: Path) -> None:
+        """Keep what fails from now on in another directory, as a new session would: for the next test.
+
+        Functions that were compiled before stay watched, which they would not be by another session.
+        """
+        if self.searched is not None:
+            self.searched.wait()
+            self._standby = None  # the search has ended it
+        self._clean_up()
+        with self._lock:
+            self.directory, self.searched = directory, None
+            self.kept, self._seen = [], set()
+
+    def _clean_up(self) -> None:
         for ending in self.endings:
             self.shielded("clean up", ending)
         self.endings.clear()

@@ -323,6 +323,8 @@ class PendingBundle:
             shutil.rmtree(path, ignore_errors=True)  # without its record nobody would remove it
             raise
         self._session.announce_unfinished(path)
+        if self.path is None:
+            self._session.endings.append(self.discard)
         self.discard()
         self.path, self._flight = path, flight
         self._in_place = _InPlace.of(path / TENSORS, [*inputs, *rng.values()], packed)

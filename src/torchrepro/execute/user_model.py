@@ -40,7 +40,7 @@ from torchrepro.state.snapshot import python_state
 from torchrepro.torch_api.pytree import tree_map_only
 
 _SEED = 0
-_NOTHING_COMPILED = "nothing was compiled: torch.compile captures calls of the model itself, and met none"
+NOTHING_COMPILED = "nothing was compiled: torch.compile captures calls of the model itself, and met none"
 
 
 @dataclass(frozen=True)
@@ -361,7 +361,12 @@ def judge_model(request: ModelRequest, phase: Phase = lambda name: None) -> Verd
     """Judge a user's model in this process."""
     phase = Phases(phase)
     phase("build")
-    trial = load_trial(request)
+    return judge_trial(load_trial(request), phase)
+
+
+def judge_trial(trial: ModelTrial, phase: Phase = lambda name: None) -> Verdict:
+    """Judge a loaded model in this process."""
+    request, phase = trial.request, phase if isinstance(phase, Phases) else Phases(phase)
     compiled_in: set[str] = set()
 
     def note_compilation(name: str) -> None:
@@ -392,7 +397,7 @@ def judge_model(request: ModelRequest, phase: Phase = lambda name: None) -> Verd
         phase=phase,
     )
     if not verdict.fails and not compiled_in:
-        return verdict.with_notes(*trial.notes, _NOTHING_COMPILED)
+        return verdict.with_notes(*trial.notes, NOTHING_COMPILED)
     return verdict.with_notes(*trial.notes)
 
 

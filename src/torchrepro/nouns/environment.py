@@ -74,9 +74,14 @@ def cpu_name() -> str:
     return platform.processor()
 
 
+def cxx_compiler() -> str:
+    """Return the C++ compiler that inductor finds: `CXX`, else g++ or clang++; empty if there is none."""
+    return os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or ""
+
+
 def cxx_version() -> str:
     """Return the first line of the C++ compiler's `--version`: generated code depends on it."""
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    compiler = cxx_compiler()
     if not compiler:
         return ""
     try:

@@ -193,7 +193,7 @@ def keep_seed(cache: Path, seed: Path) -> None:
 
 def fill_seed(payload: Mapping[str, Any], phase: Phase) -> bool:
     """Compile a throwaway graph in the cache of this process, and keep the cache as the seed."""
-    judge_repro(_throwaway(Compiler("inductor")), phase=phase)
+    judge_repro(throwaway(Compiler("inductor")), phase=phase)
     keep_seed(Path(payload["cache"]), Path(payload["seed"]))
     return True
 
@@ -211,7 +211,7 @@ class Rehearsal:
     def __init__(self, compiler: Compiler, executor: Executor, *, time_limit: float = _REHEARSAL) -> None:
         self._compiler = compiler
         self._executor = executor
-        self._repro = _throwaway(compiler)
+        self._repro = throwaway(compiler)
         # Imported before the fork, so that the child need not import it again.
         importlib.import_module(DYNAMO)
         if self._repro.compiler.name == "inductor":
@@ -243,7 +243,7 @@ def require_forks() -> None:
     Whatever the compiler says to it, the child has lived.
     """
     limit = _REHEARSAL_HERE
-    task = Task(JUDGE, _throwaway(Compiler("inductor")), {"time_limit": limit}, time_limit=limit)
+    task = Task(JUDGE, throwaway(Compiler("inductor")), {"time_limit": limit}, time_limit=limit)
     with Executor(1) as executor:
         executor.start(task)
         _, outcome = executor.wait()
@@ -270,7 +270,7 @@ def rehearse(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     return {"unsafe": "".join(unsafe), "imported": sorted(set(sys.modules) - before)}
 
 
-def _throwaway(compiler: Compiler, device: str = "cpu") -> Repro:
+def throwaway(compiler: Compiler, device: str = "cpu") -> Repro:
     """Return a small repro that exercises most of a compiler: pointwise ops and a reduction.
 
     With the compiler's defaults: a mode could mean minutes of autotuning. AOTInductor is warmed up by
@@ -330,7 +330,7 @@ def warm_up_worker(payload: Mapping[str, Any], phase: Phase) -> None:
     for device in payload["devices"]:
         torch.ones(1, device=device)
         with suppress(Exception):
-            judge_repro(_throwaway(Compiler("inductor"), device))
+            judge_repro(throwaway(Compiler("inductor"), device))
 
 
 @contextmanager
