@@ -10,6 +10,7 @@ The command line and the Python API call these functions and add only words.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -233,17 +234,18 @@ def minify_bundle(
     *,
     out: Path | None = None,
     fresh: bool = False,
+    executor: Executor | None = None,
     on_message: OnMessage = lambda message: None,
 ) -> Minified:
     """Return the smallest repro that fails as the one in the bundle does, with its script.
 
     An interrupted run continues where it stopped, and a finished one is answered at once; `fresh` starts
     over. The first Ctrl-C ends the search with the best so far, which is verified, the second raises
-    KeyboardInterrupt.
+    KeyboardInterrupt. Candidates run on `executor`, if there is one (`engine/remote/`).
     """
     from torchrepro.minify.run_directory import minify_search
 
-    return minify_search(bundle, settings, out=out, fresh=fresh).answer(on_message)
+    return minify_search(bundle, settings, out=out, fresh=fresh, executor=executor).answer(on_message)
 
 
 # Report: what is known of a bundle, for people.
