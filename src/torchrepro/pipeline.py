@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from torchrepro.nouns.verdict import Kind
 if TYPE_CHECKING:
     from torchrepro.catch.target import CaughtBundle
     from torchrepro.engine.processes.child import OnMessage
+    from torchrepro.engine.remote.ray_cluster import RayCluster
     from torchrepro.locate.settings import LocateSettings
     from torchrepro.minify.run_directory import MinifySettings
     from torchrepro.nouns.results import Located, Minified
@@ -215,17 +216,36 @@ def minify(
     *,
     out: Path | None = None,
     fresh: bool = False,
+    on: str = "",
     on_phase: OnPhase = lambda phase: None,
     on_message: OnMessage = lambda message: None,
 ) -> Minified:
-    """Minify the failure of a bundle, a program or a function; a request says how the function is run."""
+    """Minify the failure of a bundle, a program or a function; a request says how the function is run.
+
+    Candidates run `on` a cluster, by its address; empty: on this machine.
+    """
     from torchrepro.engine.search.run_directory import minified_beside
 
-    caught = catch(target, out=out, default_for=minified_beside, fresh=fresh, on_phase=on_phase)
-    minified = minify_bundle(
-        caught.bundle, settings, out=caught.directory or out, fresh=fresh, on_message=on_message
-    )
+    with _cluster(on) as cluster:  # a wrong address is an error at once
+        caught = catch(target, out=out, default_for=minified_beside, fresh=fresh, on_phase=on_phase)
+        minified = minify_bundle(
+            caught.bundle,
+            settings,
+            out=caught.directory or out,
+            fresh=fresh,
+            executor=cluster and cluster.executor_for(caught.bundle),
+            on_message=on_message,
+        )
     return replace(minified, notes=(*caught.notes, *minified.notes))
+
+
+def _cluster(address: str) -> AbstractContextManager[RayCluster | None]:
+    """Connect to the cluster at an address; to none if it is empty."""
+    if not address:
+        return nullcontext()
+    from torchrepro.engine.remote.ray_cluster import ray_cluster
+
+    return ray_cluster(address)
 
 
 def minify_bundle(

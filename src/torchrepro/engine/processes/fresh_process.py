@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 _MODULE = "torchrepro.engine.processes.fresh_process"
+AT_END: list[Callable[[], None]] = []
+"""Called when the process serves no more jobs, because its parent closed the pipe or died."""
 _COMPILED_PHASES = ("compile", "run", "compare")
 # Printed by C++ code and by libgomp, which abort where Python raises MemoryError.
 _LAST_WORDS = ("std::bad_alloc", "libgomp: Out of memory")
@@ -166,16 +168,20 @@ def serve(requests: int, reporter: Reporter) -> NoReturn:
 
     A silent job is not answered, and its error ends the process.
     """
-    with os.fdopen(requests) as lines:
-        for line in lines:
-            request = json.loads(line)
-            os.environ.update(request.get("environ", {}))
-            job = partial(_run, request["job"], request["payload"], reporter)
-            if request.get("silent"):
-                job()
-            else:
-                reporter.answer(job)
-            _forget()
+    try:
+        with os.fdopen(requests) as lines:
+            for line in lines:
+                request = json.loads(line)
+                os.environ.update(request.get("environ", {}))
+                job = partial(_run, request["job"], request["payload"], reporter)
+                if request.get("silent"):
+                    job()
+                else:
+                    reporter.answer(job)
+                _forget()
+    finally:
+        for clean_up in AT_END:
+            clean_up()
     # No interpreter teardown: a library that crashes at exit must not overwrite the answer.
     os._exit(0)
 

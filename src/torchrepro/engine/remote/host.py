@@ -6,9 +6,11 @@ child is forked for each candidate (on a device, workers are reused).
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from torchrepro.engine.processes.executor import (
     fork_workers_ahead,
     why_not_forked,
 )
+from torchrepro.engine.processes.fresh_process import AT_END
 from torchrepro.engine.processes.limits import memory_share, thread_share, usable_cores
 from torchrepro.engine.processes.signals import die_with
 from torchrepro.engine.search.setup import Rehearsal, Stop, keep_seed, start_cache
@@ -40,6 +43,8 @@ def run_task(request: Mapping[str, Any], reporter: Reporter) -> Any:
     bundle, seed = Path(request["bundle"]), request["seed"]
     if request["parent"]:
         die_with(request["parent"], signal.SIGTERM)
+        if not AT_END:  # if the parent is killed, nobody else removes them
+            AT_END.append(partial(shutil.rmtree, Path(request["scratch"]).parent, ignore_errors=True))
     reporter.phase("load")
     # Behind what this process has: a file called random.py must not replace the standard library's.
     sys.path.extend(path for path in request["path"] if path not in sys.path)
