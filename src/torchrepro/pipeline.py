@@ -233,7 +233,7 @@ def minify(
             settings,
             out=caught.directory or out,
             fresh=fresh,
-            executor=cluster and cluster.executor_for(caught.bundle),
+            executor=None if cluster is None else cluster.executor_for(caught.bundle),
             on_message=on_message,
         )
     return replace(minified, notes=(*caught.notes, *minified.notes))
