@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -40,11 +41,11 @@ def run_task(request: Mapping[str, Any], reporter: Reporter) -> Any:
     """Run a candidate in a child, and return its outcome as plain data; SIGINT cancels it."""
     stop = Stop()
     stop.listen()
-    bundle, seed = Path(request["bundle"]), request["seed"]
+    bundle, scratch, seed = Path(request["bundle"]), Path(request["scratch"]), request["seed"]
     if request["parent"]:
         die_with(request["parent"], signal.SIGTERM)
         if not AT_END:  # if the parent is killed, nobody else removes them
-            AT_END.append(partial(shutil.rmtree, Path(request["scratch"]).parent, ignore_errors=True))
+            AT_END.append(partial(shutil.rmtree, scratch.parent, ignore_errors=True))
     reporter.phase("load")
     # Behind what this process has: a file called random.py must not replace the standard library's.
     sys.path.extend(path for path in request["path"] if path not in sys.path)
@@ -58,7 +59,9 @@ def run_task(request: Mapping[str, Any], reporter: Reporter) -> Any:
         return msgspec.to_builtins(Outcome(error=describe_error(exc), phase="load"))
     if seed:
         reporter.phase("warm")
-        _warm_up(repro, Path(request["scratch"]) / "cache", Path(seed))
+        _warm_up(repro, scratch / "cache", Path(seed))
+    # After the first compilation: inductor keeps its precompiled header where temporary files were before.
+    tempfile.tempdir = str(scratch)
     limit = request["time_limit"]
     task = Task(request["job"], repro, request["payload"], limit, memory_share(cores))
     # As at home, where by default each core has a worker.
