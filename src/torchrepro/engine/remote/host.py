@@ -6,6 +6,7 @@ child is forked for each candidate (on a device, workers are reused).
 
 from __future__ import annotations
 
+import gc
 import shutil
 import signal
 import sys
@@ -60,6 +61,7 @@ def run_task(request: Mapping[str, Any], reporter: Reporter) -> Any:
     if seed:
         reporter.phase("warm")
         _warm_up(repro, scratch / "cache", Path(seed))
+        gc.freeze()  # the collection after each job would go through all of torch
     # After the first compilation: inductor keeps its precompiled header where temporary files were before.
     tempfile.tempdir = str(scratch)
     limit = request["time_limit"]
