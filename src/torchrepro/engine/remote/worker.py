@@ -80,13 +80,13 @@ def _run(site: Site, candidate: Candidate, blobs: Mapping[str, bytes]) -> Outcom
     with handling({signal.SIGINT: interrupt.take}):
         for _ in range(_TRIES):
             host = _host_for(site)
-            died = host.run(candidate, blobs, interrupt, warm=warm)
-            if host.outcome is not None:
-                return host.outcome
+            outcome = host.run(candidate, blobs, interrupt, warm=warm)
+            if outcome is not None:
+                return outcome
             end_host()
-            warm = host.phase != "warm"  # the compiler under test may crash when it is warmed up
+            warm = host.last_phase != "warm"  # the compiler under test may crash when it is warmed up
     raise TorchReproError(
-        f"the process for candidates died twice ({died})",
+        f"the process for candidates died twice ({host.death})",
         next_step="look at the memory of that machine; the same command continues from here",
     )
 
@@ -129,8 +129,7 @@ class Host:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        self.phase = ""
-        self.outcome: Outcome | None = None
+        self.last_phase = self.death = ""
         self._directory = Path(tempfile.mkdtemp(prefix=_PREFIX)).resolve()
         self._stack = ExitStack()
         self._stack.enter_context(_locked(self._directory / "lock"))
@@ -150,9 +149,8 @@ class Host:
 
     def run(
         self, candidate: Candidate, blobs: Mapping[str, bytes], interrupt: _Interrupt, *, warm: bool
-    ) -> str:
-        """Run a candidate; its outcome is in `outcome`, or None if the host died, and how is returned."""
-        self.outcome = None
+    ) -> Outcome | None:
+        """Return the outcome of a candidate; None if the host has died, and `death` says how."""
         bundle = self._inbox / str(candidate.number)
         try:
             _write(bundle, candidate, blobs)
@@ -166,13 +164,12 @@ class Host:
                 listen([process])
         finally:
             shutil.rmtree(bundle, ignore_errors=True)
-        self.phase = ended.phase
+        self.last_phase = ended.phase
+        self.death = "it did not answer" if ended.timed_out else ended.death
         if ended.error is not None:
             end_host()
             raise TorchReproError(ended.error["fact"], next_step=ended.error["next_step"])
-        if ended.result is not None:
-            self.outcome = understood(ended.result, Outcome)
-        return "it did not answer" if ended.timed_out else ended.death
+        return None if ended.result is None else understood(ended.result, Outcome)
 
     def _start(self, bundle: Path) -> Child:
         environ = {
@@ -234,9 +231,11 @@ def _write(bundle: Path, candidate: Candidate, blobs: Mapping[str, bytes]) -> No
 
 
 def _locked(path: Path) -> IO[bytes]:
-    """Create a file that is locked as long as this process lives."""
-    file = open(path, "xb")  # noqa: SIM115 (the host owns it)
+    """Create a file that is locked as long as this process lives; it has its name once it is locked."""
+    unlocked = path.with_suffix(".new")
+    file = open(unlocked, "xb")  # noqa: SIM115 (the host owns it)
     fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+    unlocked.rename(path)
     return file
 
 
