@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from torchrepro.second_opinion.explanation import Explained
 
 __all__ = ["catch", "check_bundle", "compare_model", "explain_model", "locate", "locate_bundle", "minify"]
-__all__ += ["minify_bundle", "report_on"]
+__all__ += ["cluster_at", "minify_bundle", "report_on"]
 
 # Catch: a program or a function becomes a bundle of what fails in it. `torchrepro run` is catch/launcher.py.
 
@@ -226,7 +226,7 @@ def minify(
     """
     from torchrepro.engine.search.run_directory import minified_beside
 
-    with _cluster(on) as cluster:  # a wrong address is an error at once
+    with cluster_at(on) as cluster:  # a wrong address is an error at once
         caught = catch(target, out=out, default_for=minified_beside, fresh=fresh, on_phase=on_phase)
         minified = minify_bundle(
             caught.bundle,
@@ -239,7 +239,7 @@ def minify(
     return replace(minified, notes=(*caught.notes, *minified.notes))
 
 
-def _cluster(address: str) -> AbstractContextManager[RayCluster | None]:
+def cluster_at(address: str) -> AbstractContextManager[RayCluster | None]:
     """Connect to the cluster at an address; to none if it is empty."""
     if not address:
         return nullcontext()

@@ -112,7 +112,11 @@ def run_isolated(
         if "phase" in message:
             on_phase(message["phase"])
 
-    with start(environ or {}) if start else start_interpreter(environ, pass_fds, sandbox, inner_fds) as child:
+    with (
+        start(environ or {})
+        if start
+        else start_interpreter(environ, pass_fds, sandbox, inner_fds=inner_fds) as child
+    ):
         on_start(child.process.pid if sandbox is None else sandbox.signalled(child.process.pid))
         child.begin(time_limit, on_message=take)
         child.ask({"job": job, "payload": payload, "environ": dict(environ or {}) if start else {}})
