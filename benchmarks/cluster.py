@@ -2,7 +2,8 @@
 
     python -m benchmarks.cluster --on ray
 
-With `--nodes N` it starts a Ray cluster of N nodes with a core each on this machine first.
+With `--nodes N` it starts a Ray cluster of N nodes with a core each on this machine first. What the driver
+does is measured in processor time, so that other work on the machine does not count.
 """
 
 from __future__ import annotations
@@ -20,11 +21,15 @@ import torch
 
 from torchrepro.engine.processes.executor import Executor, Task
 from torchrepro.engine.processes.fresh_process import compiler_environment
+from torchrepro.engine.queries import Queries
 from torchrepro.engine.remote.messages import Blob, Site, versions_here
 from torchrepro.engine.remote.ray_cluster import RayExecutor, ray_cluster
 from torchrepro.engine.remote.relay import relay
 from torchrepro.engine.remote.remote_executor import RemoteExecutor
+from torchrepro.minify.problem import Problem
+from torchrepro.minify.registry import chosen_passes, search
 from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Kind, Verdict
 
 _STORE = 256 << 20
 _JUDGE = "torchrepro.engine.jobs:judge"
@@ -94,11 +99,11 @@ def _queries(pool: RayExecutor) -> float:
     with relay(pool, site, 1) as channel, Executor(1) as here, RemoteExecutor(channel, here) as remote:
         _query(remote, _repro(1, 8))  # starts a host
         found = []
-        for ops, elements in ((1, 8), (200, 8), (1, 16 << 20)):
+        for ops, elements in ((1, 8), (200, 8), (1, 16 << 20)):  # new values each time
             rows = [_query(remote, _repro(ops, elements)) for _ in range(3)]
             driver, total, child = (statistics.median(column) for column in zip(*rows, strict=True))
             found.append(driver)
-            name = f"{ops} ops, {elements * 4 / 2**20:.3g} MiB"
+            name = f"{ops} ops, {elements * 4 / 2**20:.0f} MiB of values"
             print(f"| {name} | {driver * 1e3:.1f} ms | {total:.2f} s | {child:.2f} s |")
     return found[0]
 
@@ -106,9 +111,40 @@ def _queries(pool: RayExecutor) -> float:
 def _query(remote: RemoteExecutor, repro: Repro) -> tuple[float, float, float]:
     task = Task(_JUDGE, repro, {"time_limit": 120.0}, time_limit=120.0)
     started = time.perf_counter()
-    driver = _seconds(lambda: remote.start(task))
+    busy = time.thread_time()
+    remote.start(task)
+    driver = time.thread_time() - busy
     _, outcome = remote.wait()
     return driver, time.perf_counter() - started, outcome.seconds
+
+
+class _Told:
+    """An oracle that runs nothing: a candidate fails as long as it calls `cos` before `tanh`."""
+
+    workers = 16
+
+    def judge(self, candidates: Sequence[Repro], **job: Any) -> Iterator[tuple[int, Verdict]]:
+        for index, candidate in enumerate(candidates):
+            called = [node.target for node in candidate.graph.graph.nodes]
+            fails = torch.cos in called and torch.tanh in called[called.index(torch.cos) :]
+            yield index, Verdict(Kind.MISMATCH if fails else Kind.PASS)
+
+
+def _search_itself() -> float:
+    """Return the seconds that a search of 200 ops takes for each query, if verdicts cost nothing."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor]:
+        for number in range(100):
+            x = torch.cos(x) if number == 20 else torch.tanh(x) if number == 70 else torch.sin(x) + 1
+        return (x,)
+
+    repro = Repro(torch.fx.symbolic_trace(function), (torch.rand(64, 64),))
+    problem = Problem(Queries(repro, Verdict(Kind.MISMATCH), _Told()))
+    started = time.thread_time()
+    search(problem, chosen_passes(("bypass", "arguments", "shapes", "values"), ()))
+    each = (time.thread_time() - started) / problem.queries.asked
+    print(f"\nThe search itself: {each * 1e3:.1f} ms for each of {problem.queries.asked} queries (200 ops).")
+    return each
 
 
 def _limits(serial: float, queries: Sequence[float]) -> None:
@@ -130,7 +166,7 @@ def main(arguments: Any = None) -> None:
     with _nodes(given.nodes), ray_cluster(given.on) as cluster:
         pool = cluster.executor("benchmark")
         _ray_itself(pool)
-        _limits(_queries(pool), (0.5, 2.0, 10.0, 60.0))
+        _limits(_queries(pool) + _search_itself(), (0.5, 2.0, 10.0, 60.0))
 
 
 if __name__ == "__main__":
