@@ -7,6 +7,7 @@ child is forked for each candidate (on a device, workers are reused).
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import signal
 import sys
@@ -45,8 +46,8 @@ def run_task(request: Mapping[str, Any], reporter: Reporter) -> Any:
     bundle, scratch, seed = Path(request["bundle"]), Path(request["scratch"]), request["seed"]
     if request["parent"]:
         die_with(request["parent"], signal.SIGTERM)
-        if not AT_END:  # if the parent is killed, nobody else removes them
-            AT_END.append(partial(shutil.rmtree, scratch.parent, ignore_errors=True))
+        if not AT_END:
+            AT_END.append(partial(_remove, scratch.parent, os.getpid()))
     reporter.phase("load")
     # Behind what this process has: a file called random.py must not replace the standard library's.
     sys.path.extend(path for path in request["path"] if path not in sys.path)
@@ -71,6 +72,12 @@ def run_task(request: Mapping[str, Any], reporter: Reporter) -> Any:
         reporter.send(phase="start", time_limit=limit + request["margin"])
         executor.start(task)
         return msgspec.to_builtins(executor.wait()[1])
+
+
+def _remove(directory: Path, host: int) -> None:
+    """Remove the files of a host whose parent was killed, in the host itself and not in a fork of it."""
+    if os.getpid() == host:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _warm_up(repro: Repro, cache: Path, seed: Path) -> None:
