@@ -10,7 +10,8 @@ The command line and the Python API call these functions and add only words.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from torchrepro.nouns.verdict import Kind
 if TYPE_CHECKING:
     from torchrepro.catch.target import CaughtBundle
     from torchrepro.engine.processes.child import OnMessage
+    from torchrepro.engine.remote.ray_cluster import RayCluster
     from torchrepro.locate.settings import LocateSettings
     from torchrepro.minify.run_directory import MinifySettings
     from torchrepro.nouns.results import Located, Minified
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from torchrepro.second_opinion.explanation import Explained
 
 __all__ = ["catch", "check_bundle", "compare_model", "explain_model", "locate", "locate_bundle", "minify"]
-__all__ += ["minify_bundle", "report_on"]
+__all__ += ["cluster_at", "minify_bundle", "report_on"]
 
 # Catch: a program or a function becomes a bundle of what fails in it. `torchrepro run` is catch/launcher.py.
 
@@ -214,17 +216,36 @@ def minify(
     *,
     out: Path | None = None,
     fresh: bool = False,
+    on: str = "",
     on_phase: OnPhase = lambda phase: None,
     on_message: OnMessage = lambda message: None,
 ) -> Minified:
-    """Minify the failure of a bundle, a program or a function; a request says how the function is run."""
+    """Minify the failure of a bundle, a program or a function; a request says how the function is run.
+
+    Candidates run `on` a cluster, by its address; empty: on this machine.
+    """
     from torchrepro.engine.search.run_directory import minified_beside
 
-    caught = catch(target, out=out, default_for=minified_beside, fresh=fresh, on_phase=on_phase)
-    minified = minify_bundle(
-        caught.bundle, settings, out=caught.directory or out, fresh=fresh, on_message=on_message
-    )
+    with cluster_at(on) as cluster:  # a wrong address is an error at once
+        caught = catch(target, out=out, default_for=minified_beside, fresh=fresh, on_phase=on_phase)
+        minified = minify_bundle(
+            caught.bundle,
+            settings,
+            out=caught.directory or out,
+            fresh=fresh,
+            executor=None if cluster is None else cluster.executor_for(caught.bundle),
+            on_message=on_message,
+        )
     return replace(minified, notes=(*caught.notes, *minified.notes))
+
+
+def cluster_at(address: str) -> AbstractContextManager[RayCluster | None]:
+    """Connect to the cluster at an address; to none if it is empty."""
+    if not address:
+        return nullcontext()
+    from torchrepro.engine.remote.ray_cluster import ray_cluster
+
+    return ray_cluster(address)
 
 
 def minify_bundle(
@@ -233,17 +254,18 @@ def minify_bundle(
     *,
     out: Path | None = None,
     fresh: bool = False,
+    executor: Executor | None = None,
     on_message: OnMessage = lambda message: None,
 ) -> Minified:
     """Return the smallest repro that fails as the one in the bundle does, with its script.
 
     An interrupted run continues where it stopped, and a finished one is answered at once; `fresh` starts
     over. The first Ctrl-C ends the search with the best so far, which is verified, the second raises
-    KeyboardInterrupt.
+    KeyboardInterrupt. Candidates run on `executor`, if there is one (`engine/remote/`).
     """
     from torchrepro.minify.run_directory import minify_search
 
-    return minify_search(bundle, settings, out=out, fresh=fresh).answer(on_message)
+    return minify_search(bundle, settings, out=out, fresh=fresh, executor=executor).answer(on_message)
 
 
 # Report: what is known of a bundle, for people.

@@ -161,6 +161,14 @@ def open_storages(path: Path, start: int = 0, length: int | None = None) -> Stor
     return storages
 
 
+def spans_of(path: Path) -> list[tuple[int, int]]:
+    """Return the first and last-plus-one byte of each storage in a file."""
+    with open(path, "rb") as file:
+        records, data_start = _read_header(file, os.fstat(file.fileno()).st_size)
+    spans = [record.data_offsets for record in records.values()]
+    return [(data_start + first, data_start + stop) for first, stop in spans]
+
+
 def _read_header(file: BinaryIO, length: int) -> tuple[dict[str, _Record], int]:
     """Return the records of a header that describes every byte once, and where the data begins after it."""
     path, prefix = Path(file.name), file.read(8)

@@ -11,6 +11,7 @@ import typer
 
 from torchrepro.cli.options import (
     Json,
+    On,
     Quiet,
     Traceback,
     Trust,
@@ -40,8 +41,11 @@ def minify(
     ] = None,
     jobs: Annotated[
         int | None,
-        typer.Option("--jobs", "-j", min=1, help="Candidates in parallel (default: one per core)."),
+        typer.Option(
+            "--jobs", "-j", min=1, help="Candidates in parallel (default: one per core, also of a cluster)."
+        ),
     ] = None,
+    on: On = "",
     time_limit: Annotated[
         float | None,
         typer.Option(
@@ -104,7 +108,7 @@ def minify(
         )
         request = model_request(target, **model)
         minified = pipeline.minify(
-            request, settings, out=out, fresh=fresh, on_phase=shown.phase, on_message=shown.show
+            request, settings, out=out, fresh=fresh, on=on, on_phase=shown.phase, on_message=shown.show
         )
     if json_:
         print(json.dumps(minified.to_dict()))

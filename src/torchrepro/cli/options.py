@@ -59,6 +59,16 @@ Trust = Annotated[
     ),
 ]
 
+On = Annotated[
+    str,
+    typer.Option(
+        "--on",
+        metavar="ray|ray://HOST:PORT",
+        help="Run candidates on a Ray cluster: the one of this machine (or of RAY_ADDRESS), or by address.",
+        show_default=False,
+    ),
+]
+
 
 # How the model of FILE.py:FUNCTION is compiled, run and judged: the same options for every verb.
 _OF_A_FUNCTION = "FILE.py:FUNCTION"

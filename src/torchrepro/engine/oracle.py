@@ -13,7 +13,7 @@ import msgspec
 from torchrepro.bundle.load import load_verified
 from torchrepro.cut.record_values import Recording, read_values
 from torchrepro.engine.processes.child import Outcome
-from torchrepro.engine.processes.executor import Executor, Task
+from torchrepro.engine.processes.executor import Task
 from torchrepro.engine.processes.fresh_process import raise_reported, verdict_of
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Repro
@@ -39,6 +39,16 @@ class Oracle(Protocol):
         `job` is called with each candidate and the payload, and returns a verdict.
         """
         ...
+
+
+class TaskExecutor(Protocol):
+    """Runs tasks: in children of this process (`Executor`), or elsewhere (`engine/remote/`)."""
+
+    workers: int
+
+    def start(self, task: Task) -> None: ...
+    def wait(self) -> tuple[Task, Outcome]: ...
+    def cancel(self, task: Task) -> None: ...
 
 
 _FLOOR = 20.0
@@ -76,13 +86,15 @@ _ROUNDS = "torchrepro.engine.jobs:judge_rounds"
 _RECORD = "torchrepro.engine.jobs:record"
 _GRAPHS = "torchrepro.execute.record_graphs:record_call"
 
+_WRITES_FILES = (_RECORD, _GRAPHS)
+"""Jobs whose payload names a file or directory that this process reads afterwards."""
 _RECORDED_BYTES = 2 << 30
 
 
 class IsolatedOracle:
     """Judges and observes on an executor."""
 
-    def __init__(self, executor: Executor, timeout: Timeout, memory_limit: int | None = None) -> None:
+    def __init__(self, executor: TaskExecutor, timeout: Timeout, memory_limit: int | None = None) -> None:
         self.workers = executor.workers
         self._timeout = timeout
         self._executor = executor
@@ -150,7 +162,7 @@ class IsolatedOracle:
     def _started(self, job: str, repro: Repro, **payload: Any) -> Task:
         limit = self._timeout.limit
         payload = {**payload, "time_limit": limit}
-        task = Task(job, repro, payload, time_limit=limit, memory_limit=self._memory_limit)
+        task = Task(job, repro, payload, limit, self._memory_limit, local=job in _WRITES_FILES)
         self._executor.start(task)
         return task
 

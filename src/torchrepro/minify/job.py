@@ -69,7 +69,9 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
     reporter.send(passes={row.name: row.description for row in passes})
     repro = loaded(Path(request.bundle), timeline, trusted=settings.trusted, jobs=settings.jobs)
     with (
-        isolated_oracle(repro, settings.jobs, stop, timeline, rehearse=request.rehearse) as isolated,
+        isolated_oracle(
+            repro, settings.jobs, stop, timeline, rehearse=request.rehearse, channel=request.channel
+        ) as isolated,
         CommandOracle(settings.oracle, workers=isolated.workers, sleep=stop.sleep)
         if settings.oracle
         else nullcontext() as command,

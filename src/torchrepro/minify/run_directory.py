@@ -13,6 +13,7 @@ For its other files see `engine/search/run_directory.py`.
 from __future__ import annotations
 
 import json
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from torchrepro.bundle.read import read_manifest, read_small_file
 from torchrepro.engine.search import run_directory as shared
 from torchrepro.engine.search.process import Search
 from torchrepro.minify.registry import chosen_passes
+from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.results import Adoption, Minified
 
 
@@ -109,11 +111,17 @@ def minify_search(
     *,
     out: Path | None = None,
     fresh: bool = False,
+    executor: Executor | None = None,
 ) -> Search[Minified]:
     """Return the search for the smallest repro that fails as the one in the bundle does."""
     read_manifest(bundle)  # a wrong path is an error at once, and so is the name of a pass
     chosen = settings or MinifySettings()
     chosen_passes(chosen.passes, chosen.skip)
+    if executor is not None and chosen.oracle:
+        raise TorchReproError(
+            "the command of --oracle runs on this machine, so candidates cannot run on others",
+            next_step="leave out --on or --oracle",
+        )
     directory, elsewhere = run_directory(out, beside=bundle)
     return Search(
         "torchrepro.minify.job:minify",
@@ -126,4 +134,5 @@ def minify_search(
         fresh,
         chosen.oracle,
         lambda: f"; the best so far is in {directory.best}" if directory.best.exists() else "",
+        executor=executor,
     )

@@ -80,13 +80,16 @@ class Task:
     time_limit: float = 300.0
     memory_limit: int | None = None
     """Bytes that the child may have in addition to what it starts with; None: no limit."""
+    local: bool = False
+    """Its payload names files of this machine, so no other machine can run it."""
     number: int = field(default_factory=lambda: next(_numbers))
 
 
 class Executor:
     """Runs tasks, at most `workers` at a time (by default one for each core). Has to be closed.
 
-    It can be used again after an interrupt. `waiting` is entered while it waits, and may raise. `reusable`
+    Each task has `threads` threads, by default its share of the cores. It can be used again after an
+    interrupt. `waiting` is entered while it waits, and may raise. `reusable`
     workers are left to the executors after this one. `on_event` is called when the first task is sent, and
     when a worker is ready for its first one. `prove_forks` is called if the first task that compiles dies or
     is late; it raises if no fork of this process could have compiled.
@@ -96,6 +99,7 @@ class Executor:
         self,
         workers: int | None = None,
         *,
+        threads: int | None = None,
         forks: bool = True,
         reusable: Workers | None = None,
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -109,7 +113,7 @@ class Executor:
         self._waiting = waiting
         self._on_event = on_event
         self._prove_forks = prove_forks
-        self._threads = thread_share(self.workers)
+        self._threads = thread_share(self.workers) if threads is None else threads
         self._queue: deque[Task] = deque()
         self._running: dict[Task, Child] = {}
         self._ended: deque[tuple[Task, Outcome]] = deque()
@@ -379,6 +383,7 @@ def executor_for(
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     on_event: Callable[[str], None] = lambda event: None,
     prove_forks: Callable[[], None] | None = None,
+    threads: int | None = None,
 ) -> Executor:
     """Return an executor for candidates of this repro."""
     forks = not why_not_forked(repro)
@@ -386,6 +391,7 @@ def executor_for(
         workers = min(usable_cores(), _CONTEXTS)
     return Executor(
         workers,
+        threads=threads,
         forks=forks,
         reusable=WORKERS,
         waiting=waiting,

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 _MODULE = "torchrepro.engine.processes.fresh_process"
+AT_END: list[Callable[[], None]] = []
+"""Called when the process serves no more jobs, because its parent closed the pipe or died."""
 _COMPILED_PHASES = ("compile", "run", "compare")
 # Printed by C++ code and by libgomp, which abort where Python raises MemoryError.
 _LAST_WORDS = ("std::bad_alloc", "libgomp: Out of memory")
@@ -93,6 +95,7 @@ def run_isolated(
     on_message: OnMessage = lambda message: None,
     on_start: Callable[[int], None] = lambda pid: None,
     pass_fds: tuple[int, ...] = (),
+    inner_fds: tuple[int, ...] = (),
     sandbox: Sandbox | None = None,
     start: Callable[[Mapping[str, str]], AbstractContextManager[Child]] | None = None,
 ) -> Outcome:
@@ -100,7 +103,8 @@ def run_isolated(
 
     `on_start` is called with its pid, for `os.kill`, `on_message` with each report, and `on_phase` with each
     phase's name. In a `sandbox` the environment is not inherited, and only the process around it has
-    `pass_fds`. `start` makes the process from its environment, in place of a fresh interpreter.
+    `pass_fds`; the process inside has `inner_fds`. `start` makes the process from its environment, in place
+    of a fresh interpreter.
     """
 
     def take(message: Mapping[str, Any]) -> None:
@@ -108,7 +112,11 @@ def run_isolated(
         if "phase" in message:
             on_phase(message["phase"])
 
-    with start(environ or {}) if start else start_interpreter(environ, pass_fds, sandbox) as child:
+    with (
+        start(environ or {})
+        if start
+        else start_interpreter(environ, pass_fds, sandbox, inner_fds=inner_fds) as child
+    ):
         on_start(child.process.pid if sandbox is None else sandbox.signalled(child.process.pid))
         child.begin(time_limit, on_message=take)
         child.ask({"job": job, "payload": payload, "environ": dict(environ or {}) if start else {}})
@@ -121,6 +129,7 @@ def start_interpreter(
     environ: Mapping[str, str] | None = None,
     pass_fds: tuple[int, ...] = (),
     sandbox: Sandbox | None = None,
+    inner_fds: tuple[int, ...] = (),
 ) -> Child:
     """Start a fresh process that waits for jobs, confined if a sandbox is given."""
     reading_end, requests = os.pipe()
@@ -129,13 +138,15 @@ def start_interpreter(
             # -P: a file called random.py in the user's directory must not replace the standard library's.
             command = [sys.executable, "-P", "-m", _MODULE, str(writing_end)]
             chosen = environ or {}
-            start = partial(popen, output=output, stdin=reading_end, pass_fds=(writing_end, *pass_fds))
+            inherited = (writing_end, *pass_fds, *inner_fds)
+            start = partial(popen, output=output, stdin=reading_end, pass_fds=inherited)
             if sandbox is None:
                 process = start(command, env={**os.environ, **chosen})
             else:
                 with undisturbed():  # bubblewrap inherits that: an interrupt is for the process inside
                     process = start(
-                        sandbox.command(command, reports=writing_end), env=sandbox.environment(chosen)
+                        sandbox.command(command, reports=writing_end, passed=inner_fds),
+                        env=sandbox.environment(chosen),
                     )
             return Child(process, output, reports, requests)
     except BaseException:
@@ -161,16 +172,20 @@ def serve(requests: int, reporter: Reporter) -> NoReturn:
 
     A silent job is not answered, and its error ends the process.
     """
-    with os.fdopen(requests) as lines:
-        for line in lines:
-            request = json.loads(line)
-            os.environ.update(request.get("environ", {}))
-            job = partial(_run, request["job"], request["payload"], reporter)
-            if request.get("silent"):
-                job()
-            else:
-                reporter.answer(job)
-            _forget()
+    try:
+        with os.fdopen(requests) as lines:
+            for line in lines:
+                request = json.loads(line)
+                os.environ.update(request.get("environ", {}))
+                job = partial(_run, request["job"], request["payload"], reporter)
+                if request.get("silent"):
+                    job()
+                else:
+                    reporter.answer(job)
+                _forget()
+    finally:
+        for clean_up in AT_END:
+            clean_up()
     # No interpreter teardown: a library that crashes at exit must not overwrite the answer.
     os._exit(0)
 

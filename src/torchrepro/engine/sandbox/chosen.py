@@ -74,8 +74,8 @@ class Sandbox:
     leaf: bool = True
     """It runs one job itself, and starts no other process that it would have to kill."""
 
-    def command(self, command: Sequence[str], *, reports: int) -> list[str]:
-        """Return the command that starts `command` confined; it has the pipe for reports as descriptor."""
+    def command(self, command: Sequence[str], *, reports: int, passed: tuple[int, ...] = ()) -> list[str]:
+        """Return the command that starts `command` confined; it has the pipe for reports, and `passed`."""
         confinement = Confinement(
             kind=self.kind,
             command=tuple(command),
@@ -86,7 +86,7 @@ class Sandbox:
             devices=self.devices,
             limits=self.limits,
             reports=reports,
-            passed=(reports,),
+            passed=(reports, *passed),
             parent=0 if self.kind is Kind.BUBBLEWRAP else os.getpid(),
             leaf=self.leaf,
         )

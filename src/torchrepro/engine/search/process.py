@@ -9,6 +9,7 @@ It first requests a signal for the parent's death, then imports torch, which tak
 
 from __future__ import annotations
 
+import concurrent.futures
 import math
 import os
 import shutil
@@ -16,7 +17,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -24,6 +25,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.manifest import devices_of
 from torchrepro.bundle.provenance import standing_of
 from torchrepro.bundle.read import read_manifest, require_complete
@@ -38,6 +40,8 @@ from torchrepro.engine.processes.fresh_process import (
 )
 from torchrepro.engine.processes.limits import MARK, end_leftovers
 from torchrepro.engine.processes.signals import die_with, handling, leave
+from torchrepro.engine.remote.messages import Channel, Site, versions_here
+from torchrepro.engine.remote.relay import relay
 from torchrepro.engine.sandbox.chosen import Sandbox, sandbox_for
 from torchrepro.engine.sandbox.transfer import remove
 from torchrepro.engine.search.confined import answer_outside, copy_known, copy_out, working_copy
@@ -50,6 +54,7 @@ from torchrepro.engine.search.run_directory import (
     write_json,
 )
 from torchrepro.nouns.errors import HarnessError, TorchReproError
+from torchrepro.nouns.repro import telling_environment
 from torchrepro.nouns.results import Located, Minified
 
 
@@ -82,6 +87,8 @@ class SearchRequest:
     """Warm up before the first candidate; False after a search process died while warming up."""
     lock: int = -1
     """The descriptor that holds the lock of the run directory; candidates must not inherit it. -1: none."""
+    channel: Channel | None = None
+    """Where candidates are sent, if they run on other machines (`engine/remote/`)."""
 
 
 def run_search(
@@ -94,7 +101,7 @@ def run_search(
 ) -> Outcome:
     """Run a search and return its outcome; raise KeyboardInterrupt if it was stopped without a result."""
     directory = RunDirectory(Path(request.directory))
-    mark = request.mark or directory.mark
+    mark, channel = request.mark or directory.mark, request.channel
     interrupts = _Interrupts(on_message)
     with handling({signal.SIGINT: interrupts.take, signal.SIGTERM: leave}):
         try:
@@ -106,6 +113,7 @@ def run_search(
                 on_message=on_message,
                 on_start=interrupts.pass_on_to,
                 pass_fds=(request.lock,) if request.lock >= 0 else (),
+                inner_fds=(channel.requests, channel.outcomes) if channel is not None else (),
                 sandbox=sandbox,
                 start=start,
             )
@@ -186,6 +194,8 @@ class Search(Generic[Answer]):
     """Makes the search process, if it is not a fresh one (`engine/processes/fork_here.py`)."""
     started_before: bool = False
     """`start` returns a process that was started before this search, so it does not inherit the lock."""
+    executor: concurrent.futures.Executor | None = None
+    """Runs the candidates, on other machines for example; None: the search process runs them."""
 
     def answer(self, on_message: OnMessage = lambda message: None) -> Answer:
         """Return the answer of a finished search about the same bundle, else run the search."""
@@ -219,7 +229,7 @@ class Search(Generic[Answer]):
             known=str(minified.path) if counts else "",
             recorded=standing.own and not self.oracle,
             asked=asked,
-            warm=not forked_here,
+            warm=not forked_here and self.executor is None,
             rehearse=forked_here,
             parent=os.getpid(),
             mark=self.directory.mark,
@@ -243,15 +253,29 @@ class Search(Generic[Answer]):
             oracle=self.oracle,
             on_phase=lambda phase: on_message({"phase": phase}),
         ) as sandbox:
-            if sandbox is None:
-                return self._told(request, environ, on_message)
-            with working_copy(self.directory, sandbox) as inner:
-                known = copy_known(minified, sandbox) if counts else ""
-                confined = replace(request, directory=str(inner.path), known=str(known), parent=0)
-                told = self._told(confined, environ, on_message, sandbox)
+            with self._lent(environ, confined=sandbox is not None) as channel:
+                request = replace(request, channel=channel)
+                if sandbox is None:
+                    return self._told(request, environ, on_message)
+                with working_copy(self.directory, sandbox) as inner:
+                    known = copy_known(minified, sandbox) if counts else ""
+                    confined = replace(request, directory=str(inner.path), known=str(known), parent=0)
+                    told = self._told(confined, environ, on_message, sandbox)
             told = answer_outside(told, self.directory, inner.path, self.bundle)
             write_json(self.directory.result, told)
             return told
+
+    def _lent(self, environ: Mapping[str, str], *, confined: bool) -> AbstractContextManager[Channel | None]:
+        """Lend the executor to the search process, if there is one."""
+        if self.executor is None:
+            return nullcontext()
+        site = Site(
+            run=new_run_id(),
+            environ={**telling_environment(), **environ},
+            confined=confined,
+            versions=versions_here(),
+        )
+        return relay(self.executor, site, self.settings.jobs)
 
     def _told(
         self,

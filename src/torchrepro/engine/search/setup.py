@@ -46,6 +46,8 @@ from torchrepro.engine.processes.executor import (
 from torchrepro.engine.processes.fork_safety import prepare_to_fork, why_not_fork
 from torchrepro.engine.processes.limits import limit_threads, memory_share
 from torchrepro.engine.processes.signals import leave
+from torchrepro.engine.remote.messages import Channel
+from torchrepro.engine.remote.remote_executor import RemoteExecutor
 from torchrepro.engine.search.process import SearchRequest
 from torchrepro.engine.search.run_directory import RunDirectory
 from torchrepro.engine.verify_script import FreshProcesses
@@ -151,18 +153,32 @@ _UNKNOWN_SECONDS_OF_A_HANG = 5.0
 
 @contextmanager
 def isolated_oracle(
-    repro: Repro, jobs: int | None, stop: Stop, timeline: Timeline, *, rehearse: bool
+    repro: Repro,
+    jobs: int | None,
+    stop: Stop,
+    timeline: Timeline,
+    *,
+    rehearse: bool,
+    channel: Channel | None = None,
 ) -> Iterator[IsolatedOracle]:
     """Yield an oracle for the body; afterwards no process and no temporary file is left.
 
     With `rehearse`, forks of this process may not work: a first candidate that does not answer proves it.
+    With a `channel`, candidates run where it leads to.
     """
     recorded = repro.expected
     hangs = recorded is not None and recorded.kind is Kind.HANG
     timeout = Timeout(_UNKNOWN_SECONDS_OF_A_HANG if hangs else _UNKNOWN_SECONDS)
     prove = require_forks if rehearse else None
     with executor_for(repro, jobs, stop.waiting, timeline.mark_first, prove) as executor:
-        yield IsolatedOracle(executor, timeout, memory_limit=memory_share(executor.workers))
+        memory_limit = memory_share(executor.workers)
+        if channel is None:
+            yield IsolatedOracle(executor, timeout, memory_limit)
+        else:
+            with RemoteExecutor(
+                channel, executor, waiting=stop.waiting, on_event=timeline.mark_first
+            ) as remote:
+                yield IsolatedOracle(remote, timeout, memory_limit)
 
 
 def start_cache(cache: Path, seed: Path) -> None:
