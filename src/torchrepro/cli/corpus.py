@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from torchrepro.cli.corpus_output import Wanted, corpus_progress, policy_of, say, show_findings
 from torchrepro.cli.options import (
     CANNOT_BE_TESTED,
     Json,
@@ -28,8 +25,7 @@ from torchrepro.nouns.errors import TorchReproError, visible
 
 if TYPE_CHECKING:
     from torchrepro.corpus.index import Corpus
-    from torchrepro.corpus.replays import Plan, Progress
-    from torchrepro.corpus.survey import Survey
+    from torchrepro.corpus.replays import Plan
 
 app = typer.Typer(
     help="Keep many failures in a directory, and replay them under one version of torch or two.",
@@ -38,8 +34,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
-_SECONDS_BETWEEN_LINES = 10.0
-_VIOLATED = 1
 
 Directory = Annotated[Path, typer.Argument(metavar="CORPUS", help="The directory of the corpus.")]
 Jobs = Annotated[
@@ -102,7 +96,7 @@ def add(
                 entry, new = opened.add(path)
             except TorchReproError as exc:
                 failed.append({"path": str(path), "error": str(exc)})
-                _say(f"{path} was not added: {exc}")
+                say(f"{path} was not added: {exc}")
                 continue
             added.append({**asdict(entry), "new": new})
             if not json_:
@@ -229,10 +223,13 @@ def run(
     """
     from torchrepro.corpus.replays import Plan
 
-    given = locals()
     with failures_as_lines(as_json=json_, show_traceback=traceback):
+        wanted = Wanted(
+            policy_of(fail_on), baseline, update, update_all, findings, junit, html, github, json=json_
+        )
         plan = Plan((), repeat, _jobs(jobs), all_, _shard(shard), time_limit, tuple(trust or ()), only)
-        code = _replay(plan, [python or Path(sys.executable)], given, diff_code=False)
+        pythons = [python or Path(sys.executable)]
+        code = _replay(corpus, pythons, plan, wanted, quiet=quiet, fresh=fresh)
     raise typer.Exit(code)
 
 
@@ -274,15 +271,18 @@ def ab(
     """
     from torchrepro.corpus.replays import Plan
 
-    given = locals()
     with failures_as_lines(as_json=json_, show_traceback=traceback):
         if len(python) != 2:
             raise TorchReproError(
                 f"two interpreters are compared, and --python names {len(python)}",
                 next_step="write --python OLD --python NEW",
             )
+        wanted = Wanted(
+            *(policy_of(fail_on), baseline, update, update_all, findings, junit, html, github, diff_code),
+            json_,
+        )
         plan = Plan((), repeat, _jobs(jobs), all_, _shard(shard), time_limit, tuple(trust or ()), only)
-        code = _replay(plan, python, given, diff_code=diff_code)
+        code = _replay(corpus, python, plan, wanted, quiet=quiet, fresh=fresh)
     raise typer.Exit(code)
 
 
@@ -300,15 +300,14 @@ def merge(
     traceback: Traceback = False,
 ) -> None:
     """Take over the bundles and replays of other corpora, and show the last run of all shards as one."""
-    from torchrepro.corpus.baseline import read_baseline
     from torchrepro.corpus.index import Corpus
     from torchrepro.corpus.runs import Runs
     from torchrepro.corpus.survey import Survey
 
-    given = {**locals(), "update": False, "update_all": False}
     code = 0
     with failures_as_lines(as_json=json_, show_traceback=traceback):
-        policy = _policy(fail_on)
+        wanted = Wanted(policy_of(fail_on), baseline, False, False, findings, junit, html, github, json=json_)
+        accepted = wanted.accepted()
         for path in other:
             Corpus(path).__exit__()  # a wrong path changes nothing
         with Corpus(corpus, create=True) as opened:
@@ -316,118 +315,31 @@ def merge(
             for path in other:
                 bundles, replays = opened.merge(path)
                 runs.merge(path)
-                _say(f"{path}: {bundles} new bundles, {replays} new replays")
+                say(f"{path}: {bundles} new bundles, {replays} new replays")
             latest = runs.latest()
             if latest:
-                survey = Survey(opened, latest, read_baseline(baseline) if baseline else {})
-                code = _show(survey, policy, given, replays=0, not_run=0, seconds=0.0, diff_code=False)
+                code = show_findings(Survey(opened, latest, accepted), wanted, runs.progress_of(latest))
             elif json_:
                 print(json.dumps({"corpus": str(corpus), "bundles": opened.count()}))
     raise typer.Exit(code)
 
 
-def _replay(plan: Plan, pythons: list[Path], given: dict[str, object], *, diff_code: bool) -> int:
-    from torchrepro.corpus.baseline import read_baseline
+def _replay(
+    directory: Path, pythons: list[Path], plan: Plan, wanted: Wanted, *, quiet: bool, fresh: bool
+) -> int:
     from torchrepro.corpus.index import Corpus
     from torchrepro.corpus.replays import replay_corpus
     from torchrepro.corpus.survey import Survey
     from torchrepro.engine.other_python import ask_interpreter
 
-    baseline = given["baseline"]
-    if (given["update"] or given["update_all"]) and baseline is None:
-        raise TorchReproError("there is no file to update", next_step="name it with --baseline FILE")
-    policy = _policy(str(given["fail_on"]))
-    accepted = read_baseline(baseline) if isinstance(baseline, Path) else {}
-    directory = given["corpus"]
-    assert isinstance(directory, Path)
+    accepted = wanted.accepted()
     with Corpus(directory) as corpus:
         plan = replace(plan, interpreters=tuple(map(ask_interpreter, pythons)))
-        with _progress(quiet=bool(given["quiet"] or given["json_"])) as tell:
-            run, progress = replay_corpus(corpus, plan, fresh=bool(given["fresh"]), on_progress=tell)
-        return _show(
-            Survey(corpus, [run], accepted),
-            policy,
-            given,
-            replays=progress.replays,
-            not_run=progress.not_run,
-            seconds=time.monotonic() - progress.began,
-            diff_code=diff_code,
-        )
-
-
-def _show(
-    survey: Survey,
-    policy: frozenset[str],
-    given: dict[str, object],
-    *,
-    replays: int,
-    not_run: int,
-    seconds: float,
-    diff_code: bool,
-) -> int:
-    """Print the findings, write the files that were asked for, and return the exit code."""
-    from torchrepro.corpus import outputs
-    from torchrepro.corpus.baseline import updated, write_baseline
-    from torchrepro.report.text import print_section
-
-    summary = survey.summary(replays=replays, not_run=not_run, seconds=seconds)
-    buckets = survey.buckets()
-    if isinstance(given["findings"], Path):
-        with outputs.written_in_one_step(given["findings"]) as file:
-            outputs.write_json(file, summary, buckets, survey.findings)
-    if isinstance(given["junit"], Path):
-        with outputs.written_in_one_step(given["junit"]) as file:
-            outputs.write_junit(file, summary, survey.findings)
-    if isinstance(given["html"], Path):
-        from torchrepro.corpus.page import page_of
-
-        with outputs.written_in_one_step(given["html"]) as file:
-            file.write(page_of(survey.corpus, summary, buckets, survey.findings, diff_code=diff_code))
-    if given["github"]:
-        stream = sys.stderr if given["json_"] else sys.stdout
-        outputs.write_github(summary, buckets, survey.findings, stream, dict(os.environ))
-    if isinstance(given["baseline"], Path) and (given["update"] or given["update_all"]):
-        commit = summary.interpreters[-1].commit
-        everything = bool(given["update_all"])
-        lines = list(updated(survey.baseline, survey.findings(), commit, everything=everything))
-        write_baseline(given["baseline"], lines)
-    if given["json_"]:
-        outputs.write_json(sys.stdout, summary, buckets, survey.findings)
-    else:
-        print_section(outputs.section_of(summary, buckets))
-        if diff_code:
-            _print_code(survey, [f"torch {each.torch}" for each in summary.interpreters])
-    if not summary.total:
-        _say("nothing was replayed: the corpus or the shard is empty")
-    return _VIOLATED if survey.violations(policy) else 0
-
-
-def _print_code(survey: Survey, names: list[str]) -> None:
-    from torchrepro.corpus.code_diff import changed, sides_of, unified
-
-    shown = False
-    for finding in filter(changed, survey.findings()):
-        shown = True
-        _out(f"\n{finding.name} ({finding.id})")
-        old, new = sides_of(survey.corpus, finding)
-        for line in unified(old, new, (names[0], names[1])):
-            print(visible(line))
-    if not shown:
-        print("\nno bundle generates other code")
-
-
-def _policy(text: str) -> frozenset[str]:
-    from torchrepro.corpus.findings import State
-    from torchrepro.corpus.survey import EXPIRED
-
-    words = {word.strip() for word in text.split(",") if word.strip()} - {"none"}
-    known = {*(state.value for state in State), EXPIRED}
-    if not words <= known:
-        unknown = ", ".join(sorted(words - known))
-        raise TorchReproError(
-            f"--fail-on has no state {unknown}", next_step=f"choose among {', '.join(sorted(known))}, none"
-        )
-    return frozenset(words)
+        with corpus_progress(quiet=quiet or wanted.json) as tell:
+            run, progress = replay_corpus(corpus, plan, fresh=fresh, on_progress=tell)
+        if not progress.total:
+            say("nothing was replayed: the corpus, or this part of it, is empty")
+        return show_findings(Survey(corpus, [run], accepted), wanted, progress)
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -443,56 +355,10 @@ def _jobs(given: int | None) -> int:
     return given or max(1, usable_cores())
 
 
-@contextmanager
-def _progress(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
-    """Show how far a run is, and how long it will take: a bar on a terminal, else a line now and then."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.progress import Progress as Bars
-
-    from torchrepro.cli.progress import error_console
-
-    console = error_console()
-    if quiet:
-        yield lambda progress: None
-    elif console.is_terminal:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-        with Bars(
-            *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True
-        ) as bars:
-            bar = bars.add_task("starting", total=None)
-            yield lambda progress: bars.update(
-                bar, description=progress.doing, completed=progress.done, total=progress.total
-            )
-    else:
-        told = [0.0, ""]
-
-        def tell(progress: Progress) -> None:
-            now = time.monotonic()
-            if progress.doing == told[1] and now - float(str(told[0])) < _SECONDS_BETWEEN_LINES:
-                return
-            told[:] = now, progress.doing
-            spent = now - progress.began
-            left = spent / progress.done * (progress.total - progress.done) if progress.done else 0.0
-            eta = f", about {left:.0f} s left" if left else ""
-            _say(f"{progress.doing}: {progress.done} of {progress.total}, {spent:.0f} s{eta}")
-
-        yield tell
-
-
 def _out(line: str) -> None:
     print(" ".join(visible(line).split(" ")))
 
 
-def _say(line: str) -> None:
-    print(f"torchrepro: {' '.join(visible(line).split())}", file=sys.stderr)
-
-
 def _say_notes(corpus: Corpus) -> None:
     for note in corpus.notes:
-        _say(note)
+        say(note)

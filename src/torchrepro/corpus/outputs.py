@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -121,7 +121,7 @@ def _attribute(text: str) -> str:
 
 
 def write_github(
-    summary: Summary, buckets: list[Counted], findings: Findings, file: TextIO, environ: dict[str, str]
+    summary: Summary, buckets: list[Counted], findings: Findings, file: TextIO, environ: Mapping[str, str]
 ) -> None:
     """Append to the summary of the step, and print an annotation for each of the worst findings."""
     section = section_of(summary, [])

@@ -11,20 +11,18 @@ from __future__ import annotations
 import heapq
 import json
 import platform
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import median
 
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.corpus.findings import Outcome, Result, outcome_of
 from torchrepro.corpus.index import Corpus, Recorded
 from torchrepro.corpus.job import Answer, Request, run_request, tools_of
-from torchrepro.corpus.runs import Run, Runs
+from torchrepro.corpus.runs import Progress, Run, Runs
 from torchrepro.engine.other_python import Interpreter, end_replays
-from torchrepro.nouns.errors import TorchReproError
 
 _TELLING = (Result.FAILS, Result.FAILS_OTHERWISE, Result.PASSES)
 
@@ -49,18 +47,6 @@ class Plan:
         """What a killed run must have in common with this one to be continued by it."""
         known = [[str(each.python), str(each), each.commit] for each in self.interpreters]
         return json.dumps([known, self.repeat, self.run_all, self.shard, self.trusted, self.only])
-
-
-@dataclass(slots=True)
-class Progress:
-    """How far a run is: for the user's screen."""
-
-    total: int = 0
-    done: int = 0
-    replays: int = 0
-    not_run: int = 0
-    doing: str = ""
-    began: float = field(default_factory=time.monotonic)
 
 
 OnProgress = Callable[[Progress], None]
@@ -88,6 +74,7 @@ def replay_corpus(
     progress = Progress(total=len(chosen) * len(plan.interpreters))
     with _executor(executor, plan.jobs) as pool:
         for side, interpreter in enumerate(plan.interpreters):
+            progress.done += sum(runs.outcome(run, identity, side) is not None for identity in chosen)
             work = _Work(corpus, runs, plan, run, side, interpreter, pool, progress, on_progress)
             work.gate(chosen)
             work.replay(chosen)
@@ -96,19 +83,21 @@ def replay_corpus(
 
 
 def shard_of(corpus: Corpus, index: int, count: int, *, only: str = "") -> list[str]:
-    """Return the ids of shard `index` of `count`: the same on every machine with the same corpus.
-
-    The longest first, each to the shard with the least to do so far. What was never run counts as average.
-    """
-    if not 1 <= index <= count:
-        raise TorchReproError(f"there is no shard {index} of {count}", next_step="write --shard 1/4 to 4/4")
+    """Return the ids of shard `index` of `count`: the same on every machine with the same corpus."""
     where = "WHERE substr(id, 1, length(?1)) = ?1 OR name = ?1 OR bucket = ?1" if only else ""
     rows = corpus.database.execute(f"SELECT id, seconds FROM bundles {where}", (only,) if only else ())
-    found: list[tuple[str, float]] = rows.fetchall()
-    usual = median([seconds for _, seconds in found if seconds] or [1.0])
+    return balanced(rows.fetchall(), index, count)
+
+
+def balanced(rows: Sequence[tuple[str, float]], index: int, count: int) -> list[str]:
+    """Return the ids of shard `index` of `count`; `rows` are ids and recorded seconds, in any order.
+
+    The longest first, each to the shard with the least to do so far. What was never run counts as the median.
+    """
+    usual = median([seconds for _, seconds in rows if seconds] or [1.0])
     loads = [(0.0, number) for number in range(1, count + 1)]
     mine = []
-    for identity, seconds in sorted(found, key=lambda row: (-(row[1] or usual), row[0])):
+    for identity, seconds in sorted(rows, key=lambda row: (-(row[1] or usual), row[0])):
         load, number = loads[0]
         heapq.heapreplace(loads, (load + (seconds or usual), number))
         if number == index:
@@ -167,6 +156,8 @@ class _Work:
             if earlier is not None and code and earlier.code == code:
                 self.runs.settle(self.run, identity, self.side, replace(earlier, replayed=False), answer.host)
                 self.progress.not_run += 1
+                self.progress.done += 1
+            self._tell("")
 
     def replay(self, chosen: list[str]) -> None:
         """Replay what has no outcome yet: first what has changed, as often as it takes to be sure."""
@@ -174,9 +165,6 @@ class _Work:
         changed = [identity for identity in chosen if self._gated(identity)]
         first = set(changed)
         order = [*changed, *(identity for identity in chosen if identity not in first)]
-        done = sum(self._outcome(identity) is not None for identity in order)
-        self.progress.done += done
-        self._tell("")
         waiting = iter([identity for identity in order if self._outcome(identity) is None])
         again: list[str] = []
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -54,6 +55,18 @@ class _Settled:
     side: int
     outcome: Outcome
     host: str
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a run is: for the user's screen."""
+
+    total: int = 0
+    done: int = 0
+    replays: int = 0
+    not_run: int = 0
+    doing: str = ""
+    began: float = field(default_factory=time.monotonic)
 
 
 class Runs:
@@ -154,6 +167,17 @@ class Runs:
             if run.key == runs[0].key:
                 found.setdefault(run.shard, run)
         return list(found.values())
+
+    def progress_of(self, runs: Sequence[Run]) -> Progress:
+        """Return how many replays runs have made, and what they have not run."""
+        marks = ", ".join("?" * len(runs))
+        ids = [run.id for run in runs]
+        count = f"SELECT count(*) FROM replays WHERE run IN ({marks})"
+        progress = Progress(replays=self._database.execute(count, ids).fetchone()[0])
+        for _, outcomes, _ in self.outcomes(runs):
+            progress.total += len(outcomes)
+            progress.not_run += sum(not outcome.replayed for outcome in outcomes)
+        return progress
 
     def hosts(self, runs: Sequence[Run]) -> list[tuple[str, int, int]]:
         """Return each host with the failing outcomes of the last interpreter, and all of them."""

@@ -61,7 +61,7 @@ class Survey:
         order = list(State)
         return sorted(rows.values(), key=lambda row: (order.index(row.state), -row.count, row.bucket))
 
-    def summary(self, *, replays: int, not_run: int, seconds: float) -> Summary:
+    def summary(self, replays: int, not_run: int, seconds: float) -> Summary:
         states: dict[State, int] = {}
         expired: list[str] = []
         for each in self.findings():
