@@ -96,7 +96,7 @@ class Replayed:
 
 def ask_interpreter(python: Path) -> Interpreter:
     """Return what a Python says of itself; raise if torch, or what torchrepro needs, is missing there."""
-    found = shutil.which(python)
+    found = shutil.which(python) or shutil.which(python.absolute())
     if found is None:
         raise TorchReproError(
             f"{python} is no program that can be run",
