@@ -32,11 +32,13 @@ VERBS = {
     "locate": ("locate", "--time-limit", "20", "--quiet"),
     "report": ("report", "--format", "html", "--output", "-", "--time-limit", "120"),
     "page": ("report", "--no-run"),
-    "corpus": ("corpus", "add", "corpus"),
+    "corpus": ("corpus", "add", "~/corpus"),
 }
 """The commands, by a name for each; a page is a report in its default place, a file next to the bundle."""
 FOLLOWED = {
-    "corpus": ("corpus", "run", "corpus", "--quiet", "--html", "corpus/page.html", "--time-limit", "120")
+    "corpus": (
+        *("corpus", "run", "~/corpus", "--quiet", "--html", "~/corpus/page.html", "--time-limit", "120"),
+    )
 }
 """Commands that run after those above, without the bundle, if they have succeeded."""
 SECONDS = {"show": 60.0, "check": 280.0, "minify": 280.0, "locate": 280.0, "report": 280.0, "page": 60.0}
@@ -96,7 +98,7 @@ def traced(log: Path) -> list[str]:
     if strace is None:
         return []
     # By a filter in the kernel: other system calls, nearly all, cost nothing.
-    command = [strace, "-A", "-f", "-y", "-qq", "--seccomp-bpf", "-s", "4096", "-e", "signal=none"]
+    command = [strace, "-f", "-y", "-qq", "--seccomp-bpf", "-s", "4096", "-e", "signal=none"]
     command += ["-e", f"trace={','.join(_CALLS)}", "-o", str(log)]
     return command if subprocess.run([*command, "true"], capture_output=True).returncode == 0 else []
 
@@ -170,13 +172,13 @@ def run(name: str, verb: str, place: Path) -> Result:
     """Run a verb on a hostile bundle in an empty directory, and say what it did that it must not."""
     from tests.bundle.hostile import CORPUS
 
-    home, scratch, canary, log = place / "home", place / "scratch", place / "canary", place / "log"
+    home, scratch, canary = place / "home", place / "scratch", place / "canary"
     for directory in (home, scratch, place / "tmp"):
         directory.mkdir()
     (home / "precious").write_text("years of work")
     _write_bytecode()
-    bundle, prefix = CORPUS[name](scratch / "bundle", canary), traced(log)
-    if not prefix:
+    bundle, logs = CORPUS[name](scratch / "bundle", canary), [place / "log"]
+    if not traced(logs[0]):
         raise RuntimeError(MISSING)
     cache = Path(os.environ.get("TORCHREPRO_CACHE_DIR", _CACHE))
     environ = {key: value for key, value in os.environ.items() if not key.startswith("XDG_")}
@@ -191,7 +193,8 @@ def run(name: str, verb: str, place: Path) -> Result:
     try:
         for words in filter(None, ((*VERBS[verb], str(bundle)), FOLLOWED.get(verb))):
             done = subprocess.run(
-                [*prefix, sys.executable, "-m", "torchrepro", *words],
+                [*traced(logs[-1]), sys.executable, "-m", "torchrepro"]
+                + [word.replace("~/", f"{home}/") for word in words],
                 capture_output=True,
                 text=True,
                 errors="surrogateescape",
@@ -203,6 +206,7 @@ def run(name: str, verb: str, place: Path) -> Result:
             found += _violations_in(code, done.stdout, err)
             if code != 0:
                 break
+            logs.append(place / "log of the next")
     except subprocess.TimeoutExpired:
         code, err, found = None, "", [f"no end within {SECONDS[verb]:.0f} s"]
     seconds = time.monotonic() - began
@@ -214,7 +218,8 @@ def run(name: str, verb: str, place: Path) -> Result:
     found += [
         f"left in the home directory: {path}" for path in left if not path.startswith((*_OURS, "precious"))
     ]
-    found += dict.fromkeys(strange_in(log, (place, cache)))
+    for log in filter(Path.exists, logs):
+        found += dict.fromkeys(strange_in(log, (place, cache)))
     return Result(name, verb, tuple(found), round(seconds, 1), code, err.strip().rpartition("\n")[2])
 
 

@@ -135,7 +135,7 @@ class Finding:
     bucket: str
     state: State
     signature: str
-    """Of the last outcome; of the recorded failure where that has none."""
+    """Of the last outcome; of the recorded failure where that is none."""
     recorded: str
     outcomes: tuple[Outcome, ...]
     """With each interpreter: one, or the baseline's and the candidate's."""

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torchrepro.corpus.baseline import Accepted, compare
-from torchrepro.corpus.findings import Counted, Finding, State, Summary, state_of, state_of_two
+from torchrepro.corpus.findings import Counted, Finding, Result, State, Summary, state_of, state_of_two
 from torchrepro.corpus.index import Corpus
 from torchrepro.corpus.runs import Run, Runs, warning_about_hosts
 
+_SILENT = (Result.PASSES, Result.CANNOT_RUN)
 EXPIRED = "expired"
 """Of a policy: entries of the baseline file that have expired."""
 
@@ -41,7 +42,7 @@ class Survey:
                 state = state_of(new, recorded_fails=entry.fails)
             else:
                 state = state_of_two(outcomes[0], new)
-            signature = new.signature or entry.signature
+            signature = entry.signature if new.result in _SILENT else new.signature
             finding = Finding(
                 *(entry.id, entry.name, entry.bucket, state, signature, entry.signature, outcomes, host)
             )
