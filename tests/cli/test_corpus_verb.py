@@ -93,7 +93,9 @@ def test_run_writes_a_baseline_that_accepts_what_it_found(place: Path):
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_no_process_and_a_run_to_continue(place: Path):
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.thorough)])
+def test_a_run_that_is_ended_leaves_no_process_and_no_cache(place: Path, number: int, tmp_path: Path):
+    (place / "compiling").unlink(missing_ok=True)
     command = [sys.executable, "-m", "torchrepro", "corpus", "run", "c", "--python", "slow/python"]
     started = subprocess.Popen(
         command,
@@ -101,16 +103,20 @@ def test_ctrl_c_leaves_no_process_and_a_run_to_continue(place: Path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "MARK": "x7"},
+        env={**os.environ, "MARK": "x7", "TMPDIR": str(tmp_path)},
     )
     deadline = time.monotonic() + 120
     while not (place / "compiling").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert len(_marked("MODE=slow", "MARK=x7")) == 2  # the process of the replay, and the one that compiles
-    started.send_signal(signal.SIGINT)
+    started.send_signal(number)
     _, said = started.communicate(timeout=60)
-    assert started.returncode == 130, said
+    assert started.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL), said
+    deadline = time.monotonic() + 30
+    while _marked("MODE=slow", "MARK=x7") and time.monotonic() < deadline:
+        time.sleep(0.1)
     assert not _marked("MODE=slow", "MARK=x7")
+    assert not list(tmp_path.glob("torchrepro-replay-*"))
 
 
 def _marked(*marks: str) -> list[int]:

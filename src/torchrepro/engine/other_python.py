@@ -277,7 +277,7 @@ def generate_here(payload: Mapping[str, Any], phase: object) -> str:
 
 @contextmanager
 def _work_for(payload: Mapping[str, Any]) -> Iterator[Path]:
-    """Start the compiler's cache from the warm one; end with the parent, and everything started with it."""
+    """Start the compiler's cache from the warm one; end with the parent, and remove the caches."""
     bundle = Path(payload["bundle"])
     with handling({signal.SIGTERM: leave}):
         die_with(payload["parent"], signal.SIGTERM)
@@ -287,7 +287,11 @@ def _work_for(payload: Mapping[str, Any]) -> Iterator[Path]:
                 make_seed(seed)
             if seed.is_dir():
                 shutil.copytree(seed, cache_directory() / "inductor")
-        yield bundle
+        try:
+            yield bundle
+        finally:
+            # By the parent too, unless that was killed.
+            shutil.rmtree(cache_directory(), ignore_errors=True)
 
 
 def _keep_code(codes: list[str], path: str) -> str:
