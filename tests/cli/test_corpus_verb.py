@@ -81,7 +81,7 @@ def test_ab_tells_fixed_from_another_failure(place: Path):
     assert (json.loads(other.stdout)["states"], other.returncode) == ({"fails-otherwise": 1}, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_run_writes_a_baseline_that_accepts_what_it_found(place: Path):
     first = corpus(place, "run", "c", "--baseline", "b.txt", "--update-all", "--fail-on", "still-fails")
     assert first.returncode == 1, first.stderr

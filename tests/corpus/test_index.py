@@ -122,3 +122,15 @@ def test_links_in_a_strangers_directory_are_not_followed(tmp_path: Path, templat
             return
         copied = corpus.bundle(entry.id) / "values.pt"
         assert not copied.exists()
+
+
+def test_a_strangers_corpus_can_name_no_other_place(tmp_path: Path, template: Path):
+    with Corpus(tmp_path / "theirs", create=True) as theirs:
+        entry, _ = theirs.add(write_bundle(tmp_path / "b", 1, template))
+    bundles = tmp_path / "theirs" / "bundles"
+    (bundles / entry.id).rename(bundles / ("0" * 20))  # not what its id says
+    (bundles / "evil").symlink_to(tmp_path)
+    (tmp_path / "theirs" / "index.sqlite").write_bytes(b"never opened")
+    with Corpus(tmp_path / "mine", create=True) as mine:
+        assert mine.merge(tmp_path / "theirs") == (0, 0)
+        assert mine.count() == 0

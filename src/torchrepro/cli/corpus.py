@@ -300,7 +300,7 @@ def merge(
     traceback: Traceback = False,
 ) -> None:
     """Take over the bundles and replays of other corpora, and show the last run of all shards as one."""
-    from torchrepro.corpus.index import Corpus
+    from torchrepro.corpus.index import Corpus, require_corpus
     from torchrepro.corpus.runs import Runs
     from torchrepro.corpus.survey import Survey
 
@@ -309,7 +309,7 @@ def merge(
         wanted = Wanted(policy_of(fail_on), baseline, False, False, findings, junit, html, github, json=json_)
         accepted = wanted.accepted()
         for path in other:
-            Corpus(path).__exit__()  # a wrong path changes nothing
+            require_corpus(path)  # a wrong path changes nothing
         with Corpus(corpus, create=True) as opened:
             runs = Runs(opened)
             for path in other:

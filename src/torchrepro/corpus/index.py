@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,7 @@ from torchrepro.bundle.read import (
     PROVENANCE,
     open_bundle_files,
     read_manifest,
+    read_small_file,
 )
 from torchrepro.engine.other_python import Replayed
 from torchrepro.nouns.errors import TorchReproError
@@ -42,6 +44,7 @@ from torchrepro.report.run_files import surroundings_of, verdict_in
 
 _LARGEST_MEMBER = 1 << 40
 _LONGEST_NAME = 200
+_ID = re.compile(r"[0-9a-f]{20}")
 _SECONDS_FOR_LOCK = 60.0
 _TABLES = """
 CREATE TABLE IF NOT EXISTS bundles (
@@ -94,10 +97,8 @@ class Corpus:
         self.directory = directory
         self.notes: list[str] = []
         self._bundles = directory / "bundles"
-        if not self._bundles.is_dir() and not create:
-            raise TorchReproError(
-                f"{directory} is no corpus", next_step="torchrepro corpus add CORPUS BUNDLE... makes one"
-            )
+        if not create:
+            require_corpus(directory)
         if directory.exists() and not self._bundles.is_dir() and any(directory.iterdir()):
             raise TorchReproError(
                 f"{directory} is a directory with something else in it",
@@ -141,20 +142,7 @@ class Corpus:
             manifest.environment.torch if manifest.environment else "",
             verdict.seconds if verdict is not None else 0.0,
         )
-        partial = self._bundles / f".{identity}.{new_run_id()}{PARTIAL_SUFFIX}"
-        try:
-            copy_members(around.bundle, partial / "bundle")
-            (partial / "entry.json").write_bytes(_encoded(entry))
-            with suppress(FileExistsError, OSError):
-                partial.rename(home)  # fails where another process was faster: its content is the same
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-        if not home.is_dir():
-            raise TorchReproError(
-                f"cannot write {home}", next_step="choose a directory that you may write to"
-            )
-        self._put(entry)
-        return entry, True
+        return entry, self._copy_in(around.bundle, entry)
 
     def _sorted_again(self, entry: Entry, bucket: Bucket) -> Entry:
         if (bucket.graph or bucket.culprit) and bucket.fingerprint != entry.bucket:
@@ -256,7 +244,7 @@ class Corpus:
             for table in ("bundles", "replays"):
                 self.database.execute(f"DELETE FROM {table}")
             for home in self._bundles.iterdir():
-                entry = None if home.name.startswith(".") else self._read(home)
+                entry = self._read(home) if _ID.fullmatch(home.name) else None
                 if entry is not None:
                     self._insert(entry)
                     for done in read_replays(home / "replays.jsonl"):
@@ -264,38 +252,51 @@ class Corpus:
         return self.count()
 
     def merge(self, other: Path) -> tuple[int, int]:
-        """Take over the bundles and replays of another corpus; return how many of each were new."""
+        """Take over the bundles and replays of another corpus; return how many of each were new.
+
+        It may come from a stranger: its files are read, never its index, and no link is followed.
+        """
+        require_corpus(other)
         new_bundles = new_replays = 0
-        with Corpus(other) as source:
-            for entry in source.entries():
-                home = self._bundles / entry.id
-                if not home.exists():
-                    partial = self._bundles / f".{entry.id}.{new_run_id()}{PARTIAL_SUFFIX}"
-                    try:
-                        if content_digest(source.bundle(entry.id)) != entry.id:
-                            self.notes.append(f"{entry.id} of {other} is not what its id says: left out")
-                            continue
-                        copy_members(source.bundle(entry.id), partial / "bundle")
-                        (partial / "entry.json").write_bytes(_encoded(entry))
-                        partial.rename(home)
-                        new_bundles += 1
-                    finally:
-                        shutil.rmtree(partial, ignore_errors=True)
-                self._put(entry)
-                known = {
-                    row[0]
-                    for row in self.database.execute("SELECT id FROM replays WHERE bundle = ?", (entry.id,))
-                }
-                for done in read_replays(other / "bundles" / entry.id / "replays.jsonl"):
-                    if done.id not in known and done.bundle == entry.id:
-                        self.record(done)
-                        new_replays += 1
+        for source in sorted((other / "bundles").iterdir()):
+            entry = self._read(source) if _ID.fullmatch(source.name) and not source.is_symlink() else None
+            if entry is None:
+                continue
+            if content_digest(source / "bundle") != entry.id:
+                self.notes.append(f"{entry.id} of {other} is not what its id says: left out")
+                continue
+            new_bundles += self._copy_in(source / "bundle", entry)
+            known = self.database.execute("SELECT id FROM replays WHERE bundle = ?", (entry.id,)).fetchall()
+            for done in read_replays(source / "replays.jsonl"):
+                if (done.id,) not in known and done.bundle == entry.id:
+                    self.record(done)
+                    new_replays += 1
         return new_bundles, new_replays
+
+    def _copy_in(self, bundle: Path, entry: Entry) -> bool:
+        """Copy a bundle to its place by one rename; return whether it was not there."""
+        home = self._bundles / entry.id
+        partial = self._bundles / f".{entry.id}.{new_run_id()}{PARTIAL_SUFFIX}"
+        new = False
+        try:
+            if not home.is_dir():
+                copy_members(bundle, partial / "bundle")
+                (partial / "entry.json").write_bytes(_encoded(entry))
+                try:
+                    partial.rename(home)
+                    new = True
+                except OSError:
+                    if not home.is_dir():  # else another process was faster, with the same content
+                        raise
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        self._put(entry)
+        return new
 
     def _read(self, home: Path) -> Entry | None:
         entry: Entry | None
         try:
-            entry = msgspec.json.decode((home / "entry.json").read_bytes(), type=Entry)
+            entry = msgspec.json.decode(read_small_file(home / "entry.json"), type=Entry)
         except (OSError, msgspec.MsgspecError, ValueError):
             entry = self._restored(home)
         return entry if entry is not None and entry.id == home.name else None
@@ -308,11 +309,9 @@ class Corpus:
         except (TorchReproError, OSError):
             return None
         kind = manifest.expected.kind if manifest.expected else None
-        entry = Entry(
+        return Entry(
             home.name, home.name, bucket.fingerprint, bucket.signature, kind is not None and kind.fails
         )
-        (home / "entry.json").write_bytes(_encoded(entry))
-        return entry
 
     def _put(self, entry: Entry) -> None:
         with self.database:
@@ -360,6 +359,14 @@ class Corpus:
 
 
 _COLUMNS = "id, name, bucket, signature, fails, culprit, torch, seconds"
+
+
+def require_corpus(directory: Path) -> None:
+    """Raise if a directory is no corpus."""
+    if not (directory / "bundles").is_dir():
+        raise TorchReproError(
+            f"{directory} is no corpus", next_step="torchrepro corpus add CORPUS BUNDLE... makes one"
+        )
 
 
 def entry_of(row: Sequence[Any]) -> Entry:
@@ -411,12 +418,12 @@ def copy_members(bundle: Path, target: Path) -> None:
 def read_replays(path: Path) -> Iterator[Recorded]:
     """Yield the replays in a file; a line that a killed process has not finished is ignored."""
     try:
-        with path.open("rb") as lines:
-            for line in lines:
-                with suppress(msgspec.MsgspecError, ValueError):
-                    yield msgspec.json.decode(line, type=Recorded)
-    except FileNotFoundError:
-        return
+        lines = read_small_file(path).splitlines()
+    except OSError:
+        return  # none yet, or not a plain file
+    for line in lines:
+        with suppress(msgspec.MsgspecError, ValueError):
+            yield msgspec.json.decode(line, type=Recorded)
 
 
 def _encoded(value: Any) -> bytes:

@@ -66,8 +66,7 @@ def replay_corpus(
     threads of this process start processes here.
     """
     runs = Runs(corpus)
-    resume = "" if fresh else plan.resume
-    run, resumed = runs.start(plan.interpreters, plan.repeat, plan.shard, resume=resume)
+    run, resumed = runs.start(plan.interpreters, plan.repeat, plan.shard, resume=plan.resume, fresh=fresh)
     if resumed:
         corpus.notes.append("a run that had been interrupted was continued; --fresh starts over")
     chosen = shard_of(corpus, *plan.shard, only=plan.only)

@@ -83,11 +83,17 @@ class Runs:
                 self._index(path)
 
     def start(
-        self, interpreters: tuple[Interpreter, ...], repeat: int, shard: tuple[int, int], *, resume: str
+        self,
+        interpreters: tuple[Interpreter, ...],
+        repeat: int,
+        shard: tuple[int, int],
+        *,
+        resume: str,
+        fresh: bool,
     ) -> tuple[Run, bool]:
         """Return a run, and whether it is one that was killed on this host and is continued.
 
-        That has to have the same `resume`, which says what was asked for; empty: never continue one.
+        That has to have the same `resume`, which says what was asked for. `fresh`: continue none.
         """
         host, pid = platform.node(), os.getpid()
         with self._database:
@@ -97,7 +103,7 @@ class Runs:
                 (host, resume),
             ).fetchall()
             dead = [row[0] for row in rows if row[1] == pid or not _is_alive(row[1])]
-            if dead and resume:
+            if dead and not fresh:
                 run = _decoded(dead[-1])
                 self._database.execute("UPDATE runs SET pid = ? WHERE id = ?", (pid, run.id))
                 return run, True
