@@ -180,6 +180,7 @@ class Summary:
     states: dict[State, int]
     replays: int
     not_run: int
+    """Outcomes of earlier replays that hold, because the generated code is the same."""
     seconds: float
     shard: str = ""
     notes: tuple[str, ...] = ()

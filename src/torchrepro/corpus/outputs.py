@@ -39,7 +39,7 @@ def section_of(summary: Summary, buckets: Iterable[Counted], *, limit: int = _RO
             strict=True,
         )
     ]
-    not_run = f"; {counted(summary.not_run, 'bundle')} not run, because the generated code is the same"
+    not_run = f"; {counted(summary.not_run, 'outcome')} kept, because the generated code is the same"
     facts.append(("shard", summary.shard))
     facts.append(("replays", f"{summary.replays}, {ISOLATION}{not_run if summary.not_run else ''}"))
     facts.append(("seconds", f"{summary.seconds:.1f}"))
