@@ -1,9 +1,9 @@
 """Throughput and memory of `torchrepro corpus`: `python -m benchmarks.corpus --sizes 100 --stand-in 10000`.
 
 `--sizes` replays that many tiny bundles for real, two times each, because they pass. The throughput is
-compared with what the cores could do if nothing but replays cost time: the cost of a query is measured first,
-with the same number of them at the same time. `--stand-in` measures the index and the scheduling alone: in
-place of a replay it starts `true`, a process that does nothing.
+compared with what the cores could do if nothing but queries cost time: the seconds that each query of the run
+took, divided by the number of jobs. `--stand-in` measures the index and the scheduling alone: in place of a
+replay it starts `true`, a process that does nothing.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from torchrepro.corpus.index import Corpus
-from torchrepro.corpus.job import Answer, Request, run_request
+from torchrepro.corpus.job import Answer, Request
 from torchrepro.corpus.replays import Plan, replay_corpus
 from torchrepro.corpus.survey import Survey
-from torchrepro.engine.other_python import Interpreter, Replayed, ask_interpreter
+from torchrepro.engine.other_python import Replayed, ask_interpreter
 from torchrepro.engine.processes.limits import usable_cores
 from torchrepro.nouns.verdict import Kind
 
@@ -31,7 +31,7 @@ _BUNDLE = """
 import sys, torch
 from pathlib import Path
 from torchrepro import Compiler, Kind, Repro, Signature, save_bundle
-graph = torch.fx.symbolic_trace(lambda x: torch.cos(x) + 1)
+graph = torch.fx.symbolic_trace(lambda x: (torch.cos(x) + 1,))
 repro = Repro(graph, (torch.ones(4),), compiler=Compiler("aot_eager"), expected=Signature(Kind.MISMATCH))
 save_bundle(repro, Path(sys.argv[1]))
 """
@@ -70,19 +70,24 @@ class StandIn(Executor):
         )
 
 
+class Timed(ThreadPoolExecutor):
+    """Runs requests as the default executor does, and sums up the seconds that they take."""
+
+    seconds = 0.0
+
+    def submit(self, function: Any, /, *args: Any, **more: Any) -> Future[Any]:
+        return super().submit(self._run, function, *args, **more)
+
+    def _run(self, function: Any, *args: Any) -> Any:
+        started = time.monotonic()
+        answer = function(*args)
+        self.seconds += time.monotonic() - started
+        return answer
+
+
 def peak_memory() -> float:
     """Return the peak memory of this process in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def cost_of_query(bundle: Path, interpreter: Interpreter, jobs: int, *, queries: int = 8) -> float:
-    """Return the seconds of one replay while `jobs` run at the same time."""
-    request = Request("", bundle, interpreter, 0, False, None, ("bundle",))
-    run_request(request)
-    with ThreadPoolExecutor(jobs) as pool:
-        started = time.monotonic()
-        list(pool.map(run_request, [request] * queries))
-    return (time.monotonic() - started) * jobs / queries
 
 
 def measure(count: int, jobs: int, *, stand_in: bool) -> dict[str, object]:
@@ -103,8 +108,9 @@ def measure(count: int, jobs: int, *, stand_in: bool) -> dict[str, object]:
             )
             # Trusted: the sandbox of a stranger's bundle is measured by benchmarks/sandbox.py.
             plan = Plan((interpreter,), jobs=jobs, run_all=True, trusted=("bundle",))
+            executor = StandIn(jobs) if stand_in else Timed(jobs)
             started = time.monotonic()
-            run, progress = replay_corpus(corpus, plan, executor=StandIn(jobs) if stand_in else None)
+            run, progress = replay_corpus(corpus, plan, executor=executor)
             seconds = time.monotonic() - started
             started = time.monotonic()
             survey = Survey(corpus, [run])
@@ -114,7 +120,7 @@ def measure(count: int, jobs: int, *, stand_in: bool) -> dict[str, object]:
             started = time.monotonic()
             corpus.rebuild()
             rebuilding = time.monotonic() - started
-        ideal = progress.replays * cost / jobs
+        busy = getattr(executor, "seconds", 0.0)
         return {
             "bundles": count,
             "jobs": jobs,
@@ -123,8 +129,8 @@ def measure(count: int, jobs: int, *, stand_in: bool) -> dict[str, object]:
             "added_per_second": round(count / adding, 1),
             "replays": progress.replays,
             "replays_per_second": round(progress.replays / seconds, 3),
-            "seconds_of_a_query": round(cost, 3),
-            "over_ideal_percent": round(100 * (seconds / ideal - 1), 1) if ideal else None,
+            "seconds_of_a_query": round(busy / progress.replays, 3),
+            "over_ideal_percent": round(100 * (seconds * jobs / busy - 1), 1) if busy else None,
             "summary_seconds": round(reading, 3),
             "rebuild_seconds": round(rebuilding, 3),
             "memory_before_mib": round(before, 1),
