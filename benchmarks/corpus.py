@@ -101,11 +101,6 @@ def measure(count: int, jobs: int, *, stand_in: bool) -> dict[str, object]:
                 corpus.add(bundle)
             adding = time.monotonic() - started
             interpreter = ask_interpreter(Path(sys.executable))
-            cost = (
-                0.0
-                if stand_in
-                else cost_of_query(corpus.bundle(next(corpus.entries()).id), interpreter, jobs)
-            )
             # Trusted: the sandbox of a stranger's bundle is measured by benchmarks/sandbox.py.
             plan = Plan((interpreter,), jobs=jobs, run_all=True, trusted=("bundle",))
             executor = StandIn(jobs) if stand_in else Timed(jobs)

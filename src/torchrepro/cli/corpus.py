@@ -338,7 +338,7 @@ def _replay(
         with corpus_progress(quiet=quiet or wanted.json) as tell:
             run, progress = replay_corpus(corpus, plan, fresh=fresh, on_progress=tell)
         if not progress.total:
-            say("nothing was replayed: the corpus, or this part of it, is empty")
+            say("nothing was replayed: this shard is empty")
         return show_findings(Survey(corpus, [run], accepted), wanted, progress)
 
 

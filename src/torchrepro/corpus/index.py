@@ -99,12 +99,18 @@ class Corpus:
         self._bundles = directory / "bundles"
         if not create:
             require_corpus(directory)
-        if directory.exists() and not self._bundles.is_dir() and any(directory.iterdir()):
+        try:
+            if directory.exists() and not self._bundles.is_dir() and any(directory.iterdir()):
+                raise TorchReproError(
+                    f"{directory} is a directory with something else in it",
+                    next_step="name a new or an empty directory for the corpus",
+                )
+            self._bundles.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
             raise TorchReproError(
-                f"{directory} is a directory with something else in it",
-                next_step="name a new or an empty directory for the corpus",
-            )
-        self._bundles.mkdir(parents=True, exist_ok=True)
+                f"{directory} cannot be a corpus: {exc.strerror or exc}",
+                next_step="name a directory that you may write to",
+            ) from exc
         self._path = directory / "index.sqlite"
         self.database = self._opened()
 

@@ -42,7 +42,7 @@ def section_of(summary: Summary, buckets: Iterable[Counted], *, limit: int = _RO
     not_run = f"; {counted(summary.not_run, 'outcome')} kept, because the generated code is the same"
     facts.append(("shard", summary.shard))
     facts.append(("replays", f"{summary.replays}, {ISOLATION}{not_run if summary.not_run else ''}"))
-    facts.append(("seconds", f"{summary.seconds:.1f}"))
+    facts.append(("seconds", f"{summary.seconds:.1f}" if summary.seconds >= 0.1 else ""))
     rows = [
         (summary.words[row.state], str(row.count), row.bucket, row.example, row.signature) for row in buckets
     ]

@@ -23,6 +23,7 @@ from torchrepro.corpus.index import Corpus, Recorded
 from torchrepro.corpus.job import Answer, Request, run_request, tools_of
 from torchrepro.corpus.runs import Progress, Run, Runs
 from torchrepro.engine.other_python import Interpreter, end_replays
+from torchrepro.nouns.errors import TorchReproError
 
 _TELLING = (Result.FAILS, Result.FAILS_OTHERWISE, Result.PASSES)
 
@@ -65,11 +66,17 @@ def replay_corpus(
     `executor` may be anything with `submit`, such as one that runs requests on other machines; by default
     threads of this process start processes here.
     """
+    chosen = shard_of(corpus, *plan.shard, only=plan.only)
+    if not chosen and plan.shard[1] == 1:
+        what = f"no bundle or bucket of it is called {plan.only!r}" if plan.only else "it is empty"
+        raise TorchReproError(
+            f"nothing in {corpus.directory} can be replayed: {what}",
+            next_step=f"see torchrepro corpus list {corpus.directory}",
+        )
     runs = Runs(corpus)
     run, resumed = runs.start(plan.interpreters, plan.repeat, plan.shard, resume=plan.resume, fresh=fresh)
     if resumed:
         corpus.notes.append("a run that had been interrupted was continued; --fresh starts over")
-    chosen = shard_of(corpus, *plan.shard, only=plan.only)
     progress = Progress(total=len(chosen) * len(plan.interpreters))
     with _executor(executor, plan.jobs) as pool:
         for side, interpreter in enumerate(plan.interpreters):
