@@ -51,6 +51,15 @@ def test_the_same_code_is_not_run_again_unless_asked(corpus: Corpus):
     assert not any(only_code for _, _, only_code in everything.asked)
 
 
+def test_an_outcome_of_fewer_runs_than_asked_for_is_not_kept(corpus: Corpus):
+    replay_corpus(corpus, Plan((OLD,)), executor=MadeUp(lambda request, number: FAILS))
+    repeated = MadeUp(lambda request, number: FAILS if number else PASSES)
+    run, progress = replay_corpus(corpus, Plan((NEW,), repeat=3), executor=repeated)
+    assert (progress.not_run, progress.replays) == (0, 18)
+    assert states(corpus, run) == {State.FLAKY: 6}
+    assert next(Survey(corpus, [run]).findings()).detail == "2 of 3 runs fail"
+
+
 def test_what_changed_runs_first(corpus: Corpus):
     replay_corpus(corpus, Plan((OLD,)), executor=MadeUp(lambda request, number: FAILS))
     chosen = sorted(entry.id for entry in corpus.entries())[4]

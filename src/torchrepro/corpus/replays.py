@@ -244,7 +244,7 @@ class _Work:
     def _earlier(self, identity: str, tools: str = "") -> Outcome | None:
         """Return the outcome to compare with: the baseline's of this run, else the last of any run.
 
-        Only where code was generated, by the same tools, and where the outcome is none of chance.
+        Only where code was generated, by the same tools, as often as asked for, and not by chance.
         """
         rows = self.corpus.database.execute(
             "SELECT run, side FROM replays WHERE bundle = ? AND tools = ? AND code != '' "
@@ -253,7 +253,7 @@ class _Work:
         ).fetchone()
         if rows is None:
             return None
-        outcome = outcome_of(self.corpus.replays(rows[0], identity, rows[1]), 1)
+        outcome = outcome_of(self.corpus.replays(rows[0], identity, rows[1]), self.plan.repeat)
         return outcome if outcome is not None and outcome.result in _TELLING and outcome.code else None
 
     def _tell(self, doing: str) -> None:
