@@ -10,7 +10,7 @@ READY  := $(VENV)/.ready
 WORKERS ?= 2
 BROWSER := chromium chromium-driver fonts-dejavu-core
 
-.PHONY: help setup browser demo test test-fast test-thorough lint format bench bench-minify bench-locate bench-frontend bench-light bench-false-alarms house clean
+.PHONY: help setup browser demo test test-fast test-thorough lint format bench bench-minify bench-locate bench-frontend bench-light bench-false-alarms bench-corpus house clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -75,6 +75,10 @@ bench-frontend: $(READY)  ## the front end and Dynamo: cost of a call, transform
 # Half an hour: `make bench-light ARGS='--cases c01,c05'` for a few.
 bench-light: $(READY)  ## from a failure to its verified script, against torch's own minifier and one compile
 	$(BIN)/python -m benchmarks.light --json .cache/bench-light/results.jsonl $(ARGS)
+
+# Ten minutes on 2 cores: `make bench-corpus ARGS='--sizes 1000'` takes two hours.
+bench-corpus: $(READY)  ## a corpus of tiny bundles: throughput of replays, memory, the index
+	$(BIN)/python -m benchmarks.corpus --sizes 100 --stand-in 1000,10000 --json .cache/bench-corpus/results.jsonl $(ARGS)
 
 # An hour on 2 cores: `make bench-false-alarms ARGS='--programs gan --steps 50'` for less, ARGS='--device cuda' on a GPU.
 bench-false-alarms: $(READY)  ## alarms about healthy training programs, and planted errors that are found

@@ -32,9 +32,17 @@ VERBS = {
     "locate": ("locate", "--time-limit", "20", "--quiet"),
     "report": ("report", "--format", "html", "--output", "-", "--time-limit", "120"),
     "page": ("report", "--no-run"),
+    "corpus": ("corpus", "add", "~/corpus"),
 }
 """The commands, by a name for each; a page is a report in its default place, a file next to the bundle."""
+FOLLOWED = {
+    "corpus": (
+        *("corpus", "run", "~/corpus", "--quiet", "--html", "~/corpus/page.html", "--time-limit", "120"),
+    )
+}
+"""Commands that run after those above, without the bundle, if they have succeeded."""
 SECONDS = {"show": 60.0, "check": 280.0, "minify": 280.0, "locate": 280.0, "report": 280.0, "page": 60.0}
+SECONDS["corpus"] = 560.0  # two replays before something counts as fixed
 """How long a command may take: its own time limit, and the start of its processes on a busy machine."""
 MISSING = "needs strace, with the right to trace"
 
@@ -44,7 +52,7 @@ _TOOLS = re.compile(
     r"|openssl|uname|lscpu|ldconfig[\w.]*|objdump|nvidia-smi|bwrap|sh|git|which|file|strace"
 )
 """Programs that torch, inductor and the sandbox start by themselves, on any bundle."""
-_OURS = (".cache", ".triton", ".config", "bundle.minified", "bundle.located")
+_OURS = (".cache", ".triton", ".config", "bundle.minified", "bundle.located", "corpus")
 """What the commands may leave in the home and working directory."""
 _ELSEWHERE = re.compile(
     r"/dev/(?:null|tty|shm/sem\.[\w-]+)|/proc/(?:self|\d+)/(?:task/\d+/)?\w+|/proc/sys/kernel/pid_max"
@@ -164,13 +172,13 @@ def run(name: str, verb: str, place: Path) -> Result:
     """Run a verb on a hostile bundle in an empty directory, and say what it did that it must not."""
     from tests.bundle.hostile import CORPUS
 
-    home, scratch, canary, log = place / "home", place / "scratch", place / "canary", place / "log"
+    home, scratch, canary = place / "home", place / "scratch", place / "canary"
     for directory in (home, scratch, place / "tmp"):
         directory.mkdir()
     (home / "precious").write_text("years of work")
     _write_bytecode()
-    bundle, prefix = CORPUS[name](scratch / "bundle", canary), traced(log)
-    if not prefix:
+    bundle, logs = CORPUS[name](scratch / "bundle", canary), [place / "log"]
+    if not traced(logs[0]):
         raise RuntimeError(MISSING)
     cache = Path(os.environ.get("TORCHREPRO_CACHE_DIR", _CACHE))
     environ = {key: value for key, value in os.environ.items() if not key.startswith("XDG_")}
@@ -181,19 +189,24 @@ def run(name: str, verb: str, place: Path) -> Result:
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     environ |= {"TORCHREPRO_CACHE_DIR": str(cache), "TORCHREPRO_CONFIG_DIR": str(cache / "config")}
-    began = time.monotonic()
+    began, found = time.monotonic(), []
     try:
-        done = subprocess.run(
-            [*prefix, sys.executable, "-m", "torchrepro", *VERBS[verb], str(bundle)],
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",
-            cwd=home,
-            env=environ,
-            timeout=SECONDS[verb],
-        )
-        code, out, err = done.returncode, done.stdout, done.stderr
-        found = list(_violations_in(code, out, err))
+        for words in filter(None, ((*VERBS[verb], str(bundle)), FOLLOWED.get(verb))):
+            done = subprocess.run(
+                [*traced(logs[-1]), sys.executable, "-m", "torchrepro"]
+                + [word.replace("~/", f"{home}/") for word in words],
+                capture_output=True,
+                text=True,
+                errors="surrogateescape",
+                cwd=home,
+                env=environ,
+                timeout=SECONDS[verb],
+            )
+            code, err = done.returncode, done.stderr
+            found += _violations_in(code, done.stdout, err)
+            if code != 0:
+                break
+            logs.append(place / "log of the next")
     except subprocess.TimeoutExpired:
         code, err, found = None, "", [f"no end within {SECONDS[verb]:.0f} s"]
     seconds = time.monotonic() - began
@@ -205,7 +218,8 @@ def run(name: str, verb: str, place: Path) -> Result:
     found += [
         f"left in the home directory: {path}" for path in left if not path.startswith((*_OURS, "precious"))
     ]
-    found += dict.fromkeys(strange_in(log, (place, cache)))
+    for log in filter(Path.exists, logs):
+        found += dict.fromkeys(strange_in(log, (place, cache)))
     return Result(name, verb, tuple(found), round(seconds, 1), code, err.strip().rpartition("\n")[2])
 
 

@@ -28,6 +28,7 @@ from benchmarks.minify.cases import Case, chosen  # noqa: E402
 from benchmarks.processes import json_of, run_limited  # noqa: E402
 
 VERBS = ("run", "compare", "check", "show", "minify", "locate", "report", "capture", "doctor")
+VERBS += ("corpus", *(f"corpus-{verb}" for verb in ("add", "list", "show", "rm", "run", "ab", "merge")))
 LIMIT = 600.0
 LARGEST_BUNDLE = 100_000
 """Bytes of a zipped bundle that is worth keeping in the repository."""
@@ -116,7 +117,7 @@ def record_case(case: Case, out: Path) -> dict[str, Any]:
 def help_of(verb: str) -> str:
     """Return the help text of a verb on a terminal of 80 columns."""
     environ = {"COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1", "PATH": "/usr/bin:/bin"}
-    words = [sys.executable, "-m", "torchrepro", verb, "--help"]
+    words = [sys.executable, "-m", "torchrepro", *verb.split("-"), "--help"]
     return subprocess.run(words, capture_output=True, text=True, check=True, env=environ).stdout
 
 

@@ -43,7 +43,8 @@ def test_an_issue_has_the_order_of_the_template(contents: Contents) -> None:
     assert 'It goes away with `torch.compile(f, options={"cpp.simdlen": 1})`.' in issue
     logs = issue[issue.index("### Error logs") :]
     assert all(value in logs for value in ("out[0] at index (0, 3)", "1.5", "7.25", "1.5000001"))
-    assert "module: correctness (silent)" in lines[-1]
+    assert "module: correctness (silent)" in lines[-3]
+    assert lines[-1] == f"<!-- torchrepro-bucket: {contents.bucket} -->"
     assert len(lines) < 60, "a maintainer reads it in a minute"
 
 

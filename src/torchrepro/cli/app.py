@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from torchrepro.cli import capture, check, compare, doctor, locate, minify, report, run, show
+from torchrepro.cli import capture, check, compare, corpus, doctor, locate, minify, report, run, show
 from torchrepro.cli.options import CANNOT_BE_TESTED, INTERRUPTED
 from torchrepro.nouns import __version__
 
@@ -28,6 +28,7 @@ app.command("locate")(locate.locate)
 app.command("report")(report.report)
 app.command("capture")(capture.capture)
 app.command("show")(show.show)
+app.add_typer(corpus.app, name="corpus")
 app.command("doctor")(doctor.doctor)
 
 

@@ -29,6 +29,7 @@ from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.results import Adoption, Located, Minified
 from torchrepro.nouns.sentences import culprit_of, sentence_of, title_of
 from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.report.bucket import bucket_in
 from torchrepro.report.contents import Contents, ErrorMap, Node, Picture
 from torchrepro.report.environments import Surrounding, differences, settings_of
 from torchrepro.report.graph_picture import picture_of
@@ -105,6 +106,7 @@ def collect(target: Path, *, measure: Measure | None = None, other: Surrounding 
             next_steps=_next_steps(around, verdict, shown),
             notes=tuple(dict.fromkeys(note for note in notes if note)),
             created=manifest.created,
+            bucket=bucket_in(around).fingerprint,
         )
     )
 

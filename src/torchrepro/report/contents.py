@@ -103,6 +103,8 @@ class Contents:
     """What is missing, and the command that adds it: `torchrepro locate BUNDLE finds the culprit`."""
     notes: tuple[str, ...] = ()
     created: str = ""
+    bucket: str = ""
+    """The fingerprint of failures like this one (`report/bucket.py`)."""
 
     def _repr_html_(self) -> str:
         from torchrepro.nouns.sections import Code, Lines, Section, html

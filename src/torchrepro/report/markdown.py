@@ -88,6 +88,7 @@ def github_issue(contents: Contents) -> str:
         "### Versions",
         fenced("\n".join(f"{name}: {value}" for name, value in versions.items()), "text"),
         _labels(contents),
+        f"<!-- torchrepro-bucket: {contents.bucket} -->" if contents.bucket else "",
     ]
     return "\n\n".join(part for part in sections if part).replace("\n\n- ", "\n- ") + "\n"
 

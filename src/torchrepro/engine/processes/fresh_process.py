@@ -98,13 +98,14 @@ def run_isolated(
     inner_fds: tuple[int, ...] = (),
     sandbox: Sandbox | None = None,
     start: Callable[[Mapping[str, str]], AbstractContextManager[Child]] | None = None,
+    python: str = sys.executable,
 ) -> Outcome:
     """Run `package.module:function(payload, phase)` in a fresh interpreter and wait for it.
 
     `on_start` is called with its pid, for `os.kill`, `on_message` with each report, and `on_phase` with each
     phase's name. In a `sandbox` the environment is not inherited, and only the process around it has
     `pass_fds`; the process inside has `inner_fds`. `start` makes the process from its environment, in place
-    of a fresh interpreter.
+    of a fresh interpreter (`python`).
     """
 
     def take(message: Mapping[str, Any]) -> None:
@@ -115,7 +116,7 @@ def run_isolated(
     with (
         start(environ or {})
         if start
-        else start_interpreter(environ, pass_fds, sandbox, inner_fds=inner_fds) as child
+        else start_interpreter(environ, pass_fds, sandbox, inner_fds=inner_fds, python=python) as child
     ):
         on_start(child.process.pid if sandbox is None else sandbox.signalled(child.process.pid))
         child.begin(time_limit, on_message=take)
@@ -130,13 +131,14 @@ def start_interpreter(
     pass_fds: tuple[int, ...] = (),
     sandbox: Sandbox | None = None,
     inner_fds: tuple[int, ...] = (),
+    python: str = sys.executable,
 ) -> Child:
     """Start a fresh process that waits for jobs, confined if a sandbox is given."""
     reading_end, requests = os.pipe()
     try:
         with reports_and_output() as (reports, writing_end, output):
             # -P: a file called random.py in the user's directory must not replace the standard library's.
-            command = [sys.executable, "-P", "-m", _MODULE, str(writing_end)]
+            command = [python, "-P", "-m", _MODULE, str(writing_end)]
             chosen = environ or {}
             inherited = (writing_end, *pass_fds, *inner_fds)
             start = partial(popen, output=output, stdin=reading_end, pass_fds=inherited)

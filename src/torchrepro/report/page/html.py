@@ -64,7 +64,7 @@ def page_of(contents: Contents) -> str:
     """Return the whole page, which is valid UTF-8; its tables are those of the other formats."""
     located, verdict = contents.located or Located(bundle="", kind=Kind.PASS), contents.verdict
     comparison = verdict.comparison if verdict is not None else None
-    page = _template().render(
+    page = template().render(
         report=contents,
         assets=assets(),
         pictures=pictures_of(contents),
@@ -78,12 +78,17 @@ def page_of(contents: Contents) -> str:
         growth=growth_table(located, _ROWS),
         steps=steps_table(contents.steps, _ROWS),
     )
-    # A file name that is not UTF-8 has lone surrogates as text; NUL is an error in any HTML.
+    return valid(page)
+
+
+def valid(page: str) -> str:
+    """Return valid UTF-8: a file name may have lone surrogates as text; NUL is an error in any HTML."""
     return page.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
 
 @cache
-def _template() -> jinja2.Template:
+def template(name: str = "page.html") -> jinja2.Template:
+    """Return a template of the page; what goes into it is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__, "templates"),
         autoescape=True,
@@ -100,7 +105,7 @@ def _template() -> jinja2.Template:
         "shortened": shortened,
     }
     environment.globals |= {"kind_words": KINDS}
-    return environment.get_template("page.html")
+    return environment.get_template(name)
 
 
 def shortened(text: str, limit: int = 200_000) -> str:

@@ -1,0 +1,51 @@
+"""The generated code of two versions of torch: a unified diff for a terminal, two columns for a page."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from torchrepro.corpus.findings import Finding
+from torchrepro.corpus.index import Corpus
+
+_CONTEXT = 3
+_LONGEST = 20_000
+"""Lines of a side: the time of a comparison grows with their square."""
+
+Row = tuple[bool, str, str]
+"""Whether both sides are the same, and a line of each; empty where a side has none."""
+
+
+def changed(finding: Finding) -> bool:
+    """Return whether both versions generate code, and not the same."""
+    codes = [outcome.code for outcome in finding.outcomes]
+    return len(codes) == 2 and all(codes) and codes[0] != codes[1]
+
+
+def sides_of(corpus: Corpus, finding: Finding) -> tuple[list[str], list[str]]:
+    """Return the lines of the code of both; empty where the text is not in this corpus."""
+    old, new = (_lines(corpus, outcome.code) for outcome in finding.outcomes)
+    return old, new
+
+
+def _lines(corpus: Corpus, digest: str) -> list[str]:
+    path = corpus.code(digest)
+    return path.read_text(errors="replace").splitlines()[:_LONGEST] if digest and path.is_file() else []
+
+
+def unified(old: list[str], new: list[str], names: tuple[str, str]) -> Iterator[str]:
+    """Yield the lines of a unified diff."""
+    yield from difflib.unified_diff(old, new, *names, lineterm="", n=_CONTEXT)
+
+
+def two_columns(old: list[str], new: list[str]) -> Iterator[Row]:
+    """Yield rows of two columns: what differs, with a few lines around it."""
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    for number, group in enumerate(matcher.get_grouped_opcodes(_CONTEXT)):
+        if number:
+            yield True, "...", "..."
+        for tag, first, last, start, stop in group:
+            left, right = old[first:last], new[start:stop]
+            for index in range(max(len(left), len(right))):
+                pair = (each[index] if index < len(each) else "" for each in (left, right))
+                yield tag == "equal", *pair  # type: ignore[misc]

@@ -1,0 +1,441 @@
+"""A corpus on disk: a directory of bundles, and an index of it in SQLite.
+
+    CORPUS/bundles/ID/bundle/       the bundle, a directory; ID is a digest of its members
+    CORPUS/bundles/ID/entry.json    its name, its bucket, the recorded failure
+    CORPUS/bundles/ID/replays.jsonl each finished replay, a line
+    CORPUS/code/DIGEST.txt          generated code
+    CORPUS/runs/ID.jsonl            a run and its outcomes (`runs.py`)
+    CORPUS/index.sqlite             all of this, to be searched
+
+The files are the corpus. The index is made again from them where it is missing or damaged. Several processes
+may write: bundles and entries appear by a rename, replays by one append each, and SQLite has its own locks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from torchrepro.bundle.archive import new_run_id
+from torchrepro.bundle.read import (
+    DEFAULT_LIMIT,
+    MANIFEST,
+    MEMBERS,
+    PARTIAL_SUFFIX,
+    PROVENANCE,
+    open_bundle_files,
+    read_manifest,
+    read_small_file,
+)
+from torchrepro.engine.other_python import Replayed
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.report.bucket import Bucket, bucket_in
+from torchrepro.report.run_files import surroundings_of, verdict_in
+
+_LARGEST_MEMBER = 1 << 40
+_LONGEST_NAME = 200
+_ID = re.compile(r"[0-9a-f]{20}")
+_SECONDS_FOR_LOCK = 60.0
+_TABLES = """
+CREATE TABLE IF NOT EXISTS bundles (
+    id TEXT PRIMARY KEY, name TEXT, bucket TEXT, signature TEXT, fails INTEGER, culprit TEXT,
+    torch TEXT, seconds REAL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS by_bucket ON bundles (bucket);
+CREATE TABLE IF NOT EXISTS replays (
+    id TEXT PRIMARY KEY, bundle TEXT, run TEXT, side INTEGER, host TEXT, tools TEXT, torch TEXT, commit_ TEXT,
+    replayed TEXT, code TEXT, seconds REAL);
+CREATE INDEX IF NOT EXISTS by_bundle ON replays (bundle, run, side);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A bundle of a corpus: what is known of it without running it."""
+
+    id: str
+    name: str
+    bucket: str
+    signature: str
+    fails: bool
+    """Whether the recorded verdict is a failure."""
+    culprit: str = ""
+    torch: str = ""
+    """The version with which it was recorded."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A finished replay, and where it was made."""
+
+    id: str
+    bundle: str
+    run: str
+    side: int
+    host: str
+    tools: str
+    """The compilers and the processor: what generated code becomes depends on them."""
+    torch: str
+    commit: str
+    replayed: Replayed
+
+
+class Corpus:
+    """A corpus that is open. `create` makes the directory; without it a missing one is an error."""
+
+    def __init__(self, directory: Path, *, create: bool = False) -> None:
+        self.directory = directory
+        self.notes: list[str] = []
+        self._bundles = directory / "bundles"
+        if not create:
+            require_corpus(directory)
+        try:
+            if directory.exists() and not self._bundles.is_dir() and any(directory.iterdir()):
+                raise TorchReproError(
+                    f"{directory} is a directory with something else in it",
+                    next_step="name a new or an empty directory for the corpus",
+                )
+            self._bundles.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise TorchReproError(
+                f"{directory} cannot be a corpus: {exc.strerror or exc}",
+                next_step="name a directory that you may write to",
+            ) from exc
+        self._path = directory / "index.sqlite"
+        self.database = self._opened()
+
+    def __enter__(self) -> Corpus:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        with suppress(sqlite3.Error):
+            self.database.close()
+
+    # Bundles.
+
+    def add(self, target: Path) -> tuple[Entry, bool]:
+        """Copy a bundle in, unless it is there; return its entry, and whether it is new.
+
+        `target` may be the directory that `minify` made: the failing bundle is kept, in the bucket of its
+        minimal one. A bundle that was minified or located since gets the bucket that follows from that.
+        """
+        around = surroundings_of(target)
+        identity = content_digest(around.bundle)
+        home = self._bundles / identity
+        bucket = bucket_in(around)
+        if home.is_dir() and (known := self._read(home)) is not None:
+            return self._sorted_again(known, bucket), False
+        manifest = read_manifest(around.bundle)
+        verdict = verdict_in(manifest.verdict)
+        expected = manifest.expected.kind if manifest.expected else verdict.kind if verdict else None
+        entry = Entry(
+            identity,
+            _name_of(around.bundle),
+            bucket.fingerprint,
+            bucket.signature,
+            expected is not None and expected.fails,
+            bucket.culprit,
+            manifest.environment.torch if manifest.environment else "",
+            verdict.seconds if verdict is not None else 0.0,
+        )
+        return entry, self._copy_in(around.bundle, entry)
+
+    def _sorted_again(self, entry: Entry, bucket: Bucket) -> Entry:
+        if (bucket.graph or bucket.culprit) and bucket.fingerprint != entry.bucket:
+            entry = replace(entry, bucket=bucket.fingerprint, culprit=bucket.culprit)
+            path = self._bundles / entry.id / "entry.json"
+            partial = path.with_name(f".{path.name}.{new_run_id()}")
+            partial.write_bytes(_encoded(entry))
+            partial.replace(path)
+            with self.database:
+                self.database.execute("DELETE FROM bundles WHERE id = ?", (entry.id,))
+        self._put(entry)
+        return entry
+
+    def remove(self, identity: str) -> Entry:
+        """Remove a bundle, by its id or the beginning of it."""
+        entry = self.entry(identity)
+        home = self._bundles / entry.id
+        gone = self._bundles / f".{entry.id}.{new_run_id()}{PARTIAL_SUFFIX}"
+        with suppress(FileNotFoundError):
+            home.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+        with self.database:
+            for table, column in (("bundles", "id"), ("replays", "bundle")):
+                self.database.execute(f"DELETE FROM {table} WHERE {column} = ?", (entry.id,))
+        return entry
+
+    def entry(self, identity: str) -> Entry:
+        """Return the entry with an id, or the only one whose id, name or bucket begins so."""
+        found = list(
+            self.entries(
+                "WHERE substr(id, 1, length(?1)) = ?1 OR name = ?1 OR substr(bucket, 1, length(?1)) = ?1 "
+                "ORDER BY id LIMIT 9",
+                identity,
+            )
+        )
+        exact = [entry for entry in found if entry.id == identity]
+        if len(exact or found) == 1:
+            return (exact or found)[0]
+        if not found:
+            raise TorchReproError(
+                f"no bundle of {self.directory} is called {identity!r}",
+                next_step=f"torchrepro corpus list {self.directory} lists them",
+            )
+        names = ", ".join(entry.id for entry in found)
+        raise TorchReproError(f"{identity!r} may be any of {names}", next_step="write more of the id")
+
+    def entries(self, where: str = "ORDER BY id", *values: str) -> Iterator[Entry]:
+        """Yield entries, a page of them in memory at a time."""
+        with closing(self.database.execute(f"SELECT {_COLUMNS} FROM bundles {where}", values)) as rows:
+            for row in rows:
+                yield entry_of(row)
+
+    def bundle(self, identity: str) -> Path:
+        """Return where the bundle with an id is."""
+        return self._bundles / identity / "bundle"
+
+    def count(self) -> int:
+        return int(self.database.execute("SELECT count(*) FROM bundles").fetchone()[0])
+
+    # Replays.
+
+    def record(self, done: Recorded) -> None:
+        """Keep a finished replay: first in its file, then in the index."""
+        line = _encoded(done) + b"\n"
+        path = self._bundles / done.bundle / "replays.jsonl"
+        # One write on a descriptor that appends: lines of several processes do not mix.
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        try:
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
+        with self.database:
+            self._index_replay(done)
+
+    def replays(self, run: str, bundle: str, side: int) -> list[Replayed]:
+        rows = self.database.execute(
+            "SELECT replayed FROM replays WHERE bundle = ? AND run = ? AND side = ? ORDER BY id",
+            (bundle, run, side),
+        )
+        return [msgspec.json.decode(row[0], type=Replayed) for row in rows]
+
+    def keep_code(self, digest: str, text: str) -> None:
+        """Keep generated code under its digest."""
+        path = self.code(digest)
+        if digest and text and not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            partial = path.with_name(f".{path.name}.{new_run_id()}")
+            partial.write_text(text, errors="replace")
+            partial.replace(path)
+
+    def code(self, digest: str) -> Path:
+        return self.directory / "code" / f"{digest}.txt"
+
+    # The index.
+
+    def rebuild(self) -> int:
+        """Make the index again from the files; return how many bundles there are."""
+        with self.database:
+            for table in ("bundles", "replays"):
+                self.database.execute(f"DELETE FROM {table}")
+            for home in self._bundles.iterdir():
+                entry = self._read(home) if _ID.fullmatch(home.name) else None
+                if entry is not None:
+                    self._insert(entry)
+                    for done in read_replays(home / "replays.jsonl"):
+                        self._index_replay(done)
+        return self.count()
+
+    def merge(self, other: Path) -> tuple[int, int]:
+        """Take over the bundles and replays of another corpus; return how many of each were new.
+
+        It may come from a stranger: its files are read, never its index, and no link is followed.
+        """
+        require_corpus(other)
+        new_bundles = new_replays = 0
+        for source in sorted((other / "bundles").iterdir()):
+            entry = self._read(source) if _ID.fullmatch(source.name) and not source.is_symlink() else None
+            if entry is None:
+                continue
+            if content_digest(source / "bundle") != entry.id:
+                self.notes.append(f"{entry.id} of {other} is not what its id says: left out")
+                continue
+            new_bundles += self._copy_in(source / "bundle", entry)
+            known = self.database.execute("SELECT id FROM replays WHERE bundle = ?", (entry.id,)).fetchall()
+            for done in read_replays(source / "replays.jsonl"):
+                if (done.id,) not in known and done.bundle == entry.id:
+                    self.record(done)
+                    new_replays += 1
+        return new_bundles, new_replays
+
+    def _copy_in(self, bundle: Path, entry: Entry) -> bool:
+        """Copy a bundle to its place by one rename; return whether it was not there."""
+        home = self._bundles / entry.id
+        partial = self._bundles / f".{entry.id}.{new_run_id()}{PARTIAL_SUFFIX}"
+        new = False
+        try:
+            if not home.is_dir():
+                copy_members(bundle, partial / "bundle")
+                (partial / "entry.json").write_bytes(_encoded(entry))
+                try:
+                    partial.rename(home)
+                    new = True
+                except OSError:
+                    if not home.is_dir():  # else another process was faster, with the same content
+                        raise
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        self._put(entry)
+        return new
+
+    def _read(self, home: Path) -> Entry | None:
+        entry: Entry | None
+        try:
+            entry = msgspec.json.decode(read_small_file(home / "entry.json"), type=Entry)
+        except (OSError, msgspec.MsgspecError, ValueError):
+            entry = self._restored(home)
+        return entry if entry is not None and entry.id == home.name else None
+
+    def _restored(self, home: Path) -> Entry | None:
+        """Return the entry of a bundle whose entry.json is lost, from the bundle alone."""
+        try:
+            around = surroundings_of(home / "bundle")
+            bucket, manifest = bucket_in(around), read_manifest(around.bundle)
+        except (TorchReproError, OSError):
+            return None
+        kind = manifest.expected.kind if manifest.expected else None
+        return Entry(
+            home.name, home.name, bucket.fingerprint, bucket.signature, kind is not None and kind.fails
+        )
+
+    def _put(self, entry: Entry) -> None:
+        with self.database:
+            self._insert(entry)
+
+    def _insert(self, entry: Entry) -> None:
+        self.database.execute(
+            f"INSERT OR IGNORE INTO bundles ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            tuple(asdict(entry).values()),
+        )
+
+    def _index_replay(self, done: Recorded) -> None:
+        replayed = done.replayed
+        self.database.execute(
+            "INSERT OR IGNORE INTO replays VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                *(done.id, done.bundle, done.run, done.side, done.host, done.tools, done.torch, done.commit),
+                *(_encoded(replayed).decode(), replayed.code, replayed.seconds),
+            ),
+        )
+        if replayed.seconds:
+            self.database.execute(
+                "UPDATE bundles SET seconds = ? WHERE id = ?", (replayed.seconds, done.bundle)
+            )
+
+    def _opened(self) -> sqlite3.Connection:
+        fresh = not self._path.exists()
+        try:
+            database = _connected(self._path)
+        except sqlite3.OperationalError as exc:
+            raise TorchReproError(
+                f"cannot open {self._path}: {exc}",
+                next_step="check its permissions, and that the disk has room",
+            ) from exc
+        except sqlite3.DatabaseError as exc:
+            self.notes.append(f"the index was damaged ({exc}) and is made again from the bundles")
+            for suffix in ("", "-wal", "-shm"):
+                with suppress(OSError):
+                    os.replace(f"{self._path}{suffix}", f"{self._path}.damaged{suffix}")
+            database, fresh = _connected(self._path), True
+        self.database = database
+        if fresh:
+            self.rebuild()
+        return database
+
+
+_COLUMNS = "id, name, bucket, signature, fails, culprit, torch, seconds"
+
+
+def require_corpus(directory: Path) -> None:
+    """Raise if a directory is no corpus."""
+    if not (directory / "bundles").is_dir():
+        raise TorchReproError(
+            f"{directory} is no corpus", next_step="torchrepro corpus add CORPUS BUNDLE... makes one"
+        )
+
+
+def entry_of(row: Sequence[Any]) -> Entry:
+    """Return the entry in a row that begins with the columns of `bundles`."""
+    return Entry(row[0], row[1], row[2], row[3], bool(row[4]), row[5], row[6], row[7])
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, timeout=_SECONDS_FOR_LOCK)
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        found = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise sqlite3.DatabaseError(found)
+        database.executescript(_TABLES)
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
+
+
+def content_digest(bundle: Path) -> str:
+    """Return the id of a bundle: a digest of its members, the same for a directory and a zip of it."""
+    digest = hashlib.sha256()
+    with open_bundle_files(bundle) as files:
+        for name in (name for name in MEMBERS if name in files):
+            own = hashlib.sha256()
+            for piece in files.pieces(name, DEFAULT_LIMIT if files.is_packed(name) else _LARGEST_MEMBER):
+                own.update(piece)
+            digest.update(f"{name} {own.hexdigest()}\n".encode())
+    return digest.hexdigest()[:20]
+
+
+def copy_members(bundle: Path, target: Path) -> None:
+    """Copy the members of a bundle, and nothing else that may be in it; signatures stay valid."""
+    target.mkdir(parents=True)
+    with open_bundle_files(bundle) as files:
+        for name in (name for name in (*MEMBERS, PROVENANCE) if name in files):
+            limit = DEFAULT_LIMIT if files.is_packed(name) else _LARGEST_MEMBER
+            with (target / name).open("xb") as file:
+                for piece in files.pieces(name, limit):
+                    file.write(piece)
+                file.flush()
+                if name == MANIFEST:
+                    os.fsync(file.fileno())
+
+
+def read_replays(path: Path) -> Iterator[Recorded]:
+    """Yield the replays in a file; a line that a killed process has not finished is ignored."""
+    try:
+        lines = read_small_file(path).splitlines()
+    except OSError:
+        return  # none yet, or not a plain file
+    for line in lines:
+        with suppress(msgspec.MsgspecError, ValueError):
+            yield msgspec.json.decode(line, type=Recorded)
+
+
+def _encoded(value: Any) -> bytes:
+    return msgspec.json.encode(value)
+
+
+def _name_of(bundle: Path) -> str:
+    name = bundle.resolve().name
+    return name[:_LONGEST_NAME].encode(errors="replace").decode()

@@ -1,0 +1,178 @@
+"""The findings of a run for a terminal, for machines and for CI; one set of data for all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TextIO
+from xml.sax.saxutils import escape, quoteattr
+
+from torchrepro.bundle.archive import new_run_id
+from torchrepro.corpus.findings import Counted, Finding, State, Summary
+from torchrepro.nouns import __version__
+from torchrepro.nouns.errors import TorchReproError, visible
+from torchrepro.nouns.sections import Facts, Section, Table, Tone, counted, notes
+from torchrepro.report.markdown import code
+
+Findings = Callable[[], Iterator[Finding]]
+"""Yields the findings from the start, each time that it is called: they are not held in memory."""
+ISOLATION = "each replay in a fresh process with fresh compile caches"
+_ROWS = 30
+_ANNOTATIONS = 10
+"""GitHub shows so many of a step."""
+
+
+def section_of(summary: Summary, buckets: Iterable[Counted], *, limit: int = _ROWS) -> Section:
+    """Return a run as a section: the counts, then a row for each bucket and state, worst first."""
+    shown = [
+        f"{count} {summary.words[state]}" for state, count in sorted(summary.states.items(), key=_by_state)
+    ]
+    facts: list[tuple[str, object]] = [
+        (name, str(each))
+        for name, each in zip(
+            ("torch",) if len(summary.interpreters) == 1 else ("baseline", "candidate"),
+            summary.interpreters,
+            strict=True,
+        )
+    ]
+    not_run = f"; {counted(summary.not_run, 'outcome')} kept, because the generated code is the same"
+    facts.append(("shard", summary.shard))
+    facts.append(("replays", f"{summary.replays}, {ISOLATION}{not_run if summary.not_run else ''}"))
+    facts.append(("seconds", f"{summary.seconds:.1f}" if summary.seconds >= 0.1 else ""))
+    rows = [
+        (summary.words[row.state], str(row.count), row.bucket, row.example, row.signature) for row in buckets
+    ]
+    table = Table.of(("state", "bundles", "bucket", "for example", "signature"), rows, limit=limit)
+    bad = any(summary.states.get(state) for state in (State.REGRESSED, State.FAILS_OTHERWISE))
+    unclear = any(summary.states.get(state) for state in (State.CANNOT_RUN, State.FLAKY))
+    tone = Tone.BAD if bad else Tone.WARNING if unclear else Tone.GOOD
+    title = f"{counted(summary.total, 'bundle')}: {', '.join(shown) or 'nothing was replayed'}"
+    return Section(title, (Facts.of(facts), table, notes(summary.notes)), tone)
+
+
+def _by_state(row: tuple[State, int]) -> int:
+    return list(State).index(row[0])
+
+
+def write_json(file: TextIO, summary: Summary, buckets: Iterable[Counted], findings: Findings) -> None:
+    """Write all as one JSON object, finding by finding."""
+    head = {
+        "format": 1,
+        "torchrepro": __version__,
+        "corpus": summary.corpus,
+        "interpreters": [{**asdict(each), "python": str(each.python)} for each in summary.interpreters],
+        "isolation": ISOLATION,
+        "states": {state.value: count for state, count in summary.states.items()},
+        "replays": summary.replays,
+        "not_run": summary.not_run,
+        "seconds": round(summary.seconds, 3),
+        "shard": summary.shard,
+        "notes": list(summary.notes),
+        "buckets": [asdict(row) for row in buckets],
+    }
+    file.write(json.dumps(head)[:-1] + ', "findings": [')
+    for number, finding in enumerate(findings()):
+        data = {**asdict(finding), "detail": finding.detail}
+        file.write((", " if number else "") + json.dumps(data))
+    file.write("]}\n")
+
+
+def write_junit(file: TextIO, summary: Summary, findings: Findings) -> None:
+    """Write XML of JUnit: the bucket of a bundle is a property, its signature the type of the failure."""
+    failures = sum(finding.state.fails and not finding.accepted for finding in findings())
+    errors = summary.states.get(State.CANNOT_RUN, 0)
+    file.write('<?xml version="1.0" encoding="utf-8"?>\n')
+    counts = f'tests="{summary.total}" failures="{failures}" errors="{errors}" time="{summary.seconds:.3f}"'
+    file.write(f'<testsuites>\n<testsuite name="torchrepro corpus" {counts}>\n')
+    for finding in findings():
+        seconds = sum(outcome.seconds for outcome in finding.outcomes)
+        file.write(
+            f"<testcase classname={_attribute(finding.bucket)} "
+            f"name={_attribute(f'{finding.name} [{finding.id}]')} "
+            f'time="{seconds:.3f}">\n<properties><property name="bucket" '
+            f"value={_attribute(finding.bucket)}/></properties>\n"
+        )
+        message = f"{summary.words[finding.state]}{': ' if finding.detail else ''}{finding.detail}"
+        body = escape(_text(f"{message}\nrecorded: {finding.recorded}\nnow: {finding.signature}"))
+        if finding.state is State.CANNOT_RUN:
+            file.write(f'<error type="cannot run" message={_attribute(message)}>{body}</error>\n')
+        elif finding.state.fails and finding.accepted:
+            file.write(f"<skipped message={_attribute(f'accepted by the baseline: {message}')}/>\n")
+        elif finding.state.fails:
+            kind = _attribute(finding.signature)
+            file.write(f"<failure type={kind} message={_attribute(message)}>{body}</failure>\n")
+        file.write("</testcase>\n")
+    file.write("</testsuite>\n</testsuites>\n")
+
+
+def _text(text: str) -> str:
+    """Return text with the characters alone that XML allows."""
+    return "".join(
+        "\ufffd" if "\ud800" <= each <= "\udfff" or each in "\ufffe\uffff" else each for each in visible(text)
+    )
+
+
+def _attribute(text: str) -> str:
+    return quoteattr(" ".join(_text(text).split()))
+
+
+def write_github(
+    summary: Summary, buckets: list[Counted], findings: Findings, file: TextIO, environ: Mapping[str, str]
+) -> None:
+    """Append to the summary of the step, and print an annotation for each of the worst findings."""
+    section = section_of(summary, [])
+    lines = [f"### torchrepro corpus: {section.title}", ""]
+    lines += [f"- {each}" for each in map(str, summary.interpreters)]
+    lines += [f"- {summary.replays} replays, {ISOLATION}", ""]
+    if buckets:
+        lines += [
+            "| state | bundles | bucket | for example | signature |",
+            "| --- | ---: | --- | --- | --- |",
+        ]
+    for row in buckets[:_ROWS]:
+        cells = (code(cell.replace("|", "¦")) for cell in (row.bucket, row.example, row.signature))
+        lines.append(f"| {summary.words[row.state]} | {row.count} | {' | '.join(cells)} |")
+    lines += ["", *(f"- {code(note)}" for note in summary.notes)]
+    target = environ.get("GITHUB_STEP_SUMMARY", "")
+    if target:
+        with open(target, "a", encoding="utf-8", errors="replace") as summary_file:
+            summary_file.write("\n".join(lines) + "\n")
+    shown = 0
+    for finding in findings():
+        worse = finding.state in (State.REGRESSED, State.FAILS_OTHERWISE) or bool(finding.expired)
+        if finding.accepted or not (worse or finding.state is State.CANNOT_RUN) or shown == _ANNOTATIONS:
+            continue
+        shown += 1
+        level = "warning" if finding.state is State.CANNOT_RUN else "error"
+        title = f"{summary.words[finding.state]}: {finding.name}"
+        message = f"{finding.signature} {finding.detail} (bucket {finding.bucket}, bundle {finding.id})"
+        file.write(f"::{level} title={_command(title, ',:')}::{_command(message)}\n")
+
+
+def _command(text: str, more: str = "") -> str:
+    """Return text for a workflow command, which it cannot end."""
+    text = " ".join(visible(text).split()).replace("%", "%25")
+    for character in more:
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text
+
+
+@contextmanager
+def written_in_one_step(path: Path) -> Iterator[TextIO]:
+    """Yield a file that has its name only when it is complete; a link of that name is replaced."""
+    partial = path.with_name(f".{path.name}.{new_run_id()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("x", encoding="utf-8", errors="replace") as file:
+            yield file
+        os.replace(partial, path)
+    except OSError as exc:
+        raise TorchReproError(
+            f"cannot write {path}: {exc.strerror or exc}", next_step="choose another file"
+        ) from exc
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,261 @@
+"""Replay a corpus with one interpreter or two, in parallel, and keep each result as soon as it is there.
+
+First the cheap gate: the code of a bundle is generated and compared with the code of an earlier outcome. If
+both and the compilers are the same, that outcome holds and nothing is run. Bundles whose code has changed run
+first. Every replay is a fresh process with fresh compile caches. A run that was killed continues where it
+stopped. Memory does not grow with the corpus, but for a list of ids: only requests under way are held.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from statistics import median
+
+from torchrepro.bundle.archive import new_run_id
+from torchrepro.corpus.findings import Outcome, Result, outcome_of
+from torchrepro.corpus.index import Corpus, Recorded
+from torchrepro.corpus.job import Answer, Request, run_request, tools_of
+from torchrepro.corpus.runs import Progress, Run, Runs
+from torchrepro.engine.other_python import Interpreter, end_replays
+from torchrepro.nouns.errors import TorchReproError
+
+_TELLING = (Result.FAILS, Result.FAILS_OTHERWISE, Result.PASSES)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a corpus is replayed."""
+
+    interpreters: tuple[Interpreter, ...]
+    repeat: int = 1
+    jobs: int = 1
+    run_all: bool = False
+    """Also run what generates the same code as before."""
+    shard: tuple[int, int] = (1, 1)
+    time_limit: float | None = None
+    trusted: tuple[str, ...] = ()
+    only: str = ""
+    """The bundles with this id, name or bucket."""
+
+    @property
+    def resume(self) -> str:
+        """What a killed run must have in common with this one to be continued by it."""
+        known = [[str(each.python), str(each), each.commit] for each in self.interpreters]
+        return json.dumps([known, self.repeat, self.run_all, self.shard, self.trusted, self.only])
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def replay_corpus(
+    corpus: Corpus,
+    plan: Plan,
+    *,
+    executor: Executor | None = None,
+    fresh: bool = False,
+    on_progress: OnProgress = lambda progress: None,
+) -> tuple[Run, Progress]:
+    """Replay a corpus and return the run, under which its outcomes are (`Runs.outcomes`).
+
+    `executor` may be anything with `submit`, such as one that runs requests on other machines; by default
+    threads of this process start processes here.
+    """
+    chosen = shard_of(corpus, *plan.shard, only=plan.only)
+    if not chosen and plan.shard[1] == 1:
+        what = f"no bundle or bucket of it is called {plan.only!r}" if plan.only else "it is empty"
+        raise TorchReproError(
+            f"nothing in {corpus.directory} can be replayed: {what}",
+            next_step=f"see torchrepro corpus list {corpus.directory}",
+        )
+    runs = Runs(corpus)
+    run, resumed = runs.start(plan.interpreters, plan.repeat, plan.shard, resume=plan.resume, fresh=fresh)
+    if resumed:
+        corpus.notes.append("a run that had been interrupted was continued; --fresh starts over")
+    progress = Progress(total=len(chosen) * len(plan.interpreters))
+    with _executor(executor, plan.jobs) as pool:
+        for side, interpreter in enumerate(plan.interpreters):
+            progress.done += sum(runs.outcome(run, identity, side) is not None for identity in chosen)
+            work = _Work(corpus, runs, plan, run, side, interpreter, pool, progress, on_progress)
+            work.gate(chosen)
+            work.replay(chosen)
+    runs.finish(run)
+    return run, progress
+
+
+def shard_of(corpus: Corpus, index: int, count: int, *, only: str = "") -> list[str]:
+    """Return the ids of shard `index` of `count`: the same on every machine with the same corpus."""
+    where = "WHERE substr(id, 1, length(?1)) = ?1 OR name = ?1 OR bucket = ?1" if only else ""
+    rows = corpus.database.execute(f"SELECT id, seconds FROM bundles {where}", (only,) if only else ())
+    return balanced(rows.fetchall(), index, count)
+
+
+def balanced(rows: Sequence[tuple[str, float]], index: int, count: int) -> list[str]:
+    """Return the ids of shard `index` of `count`; `rows` are ids and recorded seconds, in any order.
+
+    The longest first, each to the shard with the least to do so far. What was never run counts as the median.
+    """
+    usual = median([seconds for _, seconds in rows if seconds] or [1.0])
+    loads = [(0.0, number) for number in range(1, count + 1)]
+    mine = []
+    for identity, seconds in sorted(rows, key=lambda row: (-(row[1] or usual), row[0])):
+        load, number = loads[0]
+        heapq.heapreplace(loads, (load + (seconds or usual), number))
+        if number == index:
+            mine.append(identity)
+    return mine
+
+
+@contextmanager
+def _executor(given: Executor | None, jobs: int) -> Iterator[Executor]:
+    """Yield the executor; whatever ends the body early ends the replays of this process too."""
+    if given is not None:
+        yield given
+        return
+    pool = ThreadPoolExecutor(jobs, "replay")
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        end_replays()
+        raise
+    finally:
+        pool.shutdown(wait=True)
+
+
+@dataclass(slots=True)
+class _Work:
+    """The replays of a run with one interpreter."""
+
+    corpus: Corpus
+    runs: Runs
+    plan: Plan
+    run: Run
+    side: int
+    interpreter: Interpreter
+    pool: Executor
+    progress: Progress
+    on_progress: OnProgress
+
+    def gate(self, chosen: list[str]) -> None:
+        """Generate the code of what has an earlier outcome with code; where it is the same, keep that."""
+        if self.plan.run_all:
+            return
+        self._tell(f"generating code with torch {self.interpreter.torch}")
+        asked = (
+            self._request(identity, only_code=True)
+            for identity in chosen
+            if self._outcome(identity) is None
+            and self._gated(identity) is None
+            and self._earlier(identity) is not None
+        )
+        for answer in self._answers(asked):
+            identity, code = answer.request.bundle, answer.replayed.code
+            self.corpus.keep_code(code, answer.code)
+            self.runs.gate(self.run, identity, self.side, code)
+            earlier = self._earlier(identity, answer.tools)
+            if earlier is not None and code and earlier.code == code:
+                self.runs.settle(self.run, identity, self.side, replace(earlier, replayed=False), answer.host)
+                self.progress.not_run += 1
+                self.progress.done += 1
+            self._tell("")
+
+    def replay(self, chosen: list[str]) -> None:
+        """Replay what has no outcome yet: first what has changed, as often as it takes to be sure."""
+        self._tell(f"replaying with torch {self.interpreter.torch}")
+        changed = [identity for identity in chosen if self._gated(identity)]
+        first = set(changed)
+        order = [*changed, *(identity for identity in chosen if identity not in first)]
+        waiting = iter([identity for identity in order if self._outcome(identity) is None])
+        again: list[str] = []
+
+        def requests() -> Iterator[Request]:
+            for identity in waiting:
+                if not self._decided(identity):
+                    yield self._request(identity)
+            while again:
+                yield self._request(again.pop())
+
+        under_way = True
+        while under_way:
+            under_way = False
+            for answer in self._answers(requests()):
+                under_way = True
+                self._record(answer)
+                if not self._decided(answer.request.bundle, answer.host):
+                    again.append(answer.request.bundle)
+
+    def _decided(self, identity: str, host: str = "") -> bool:
+        """Settle a bundle whose replays suffice."""
+        replays = self.corpus.replays(self.run.id, identity, self.side)
+        outcome = outcome_of(replays, self.plan.repeat) if replays else None
+        if outcome is None:
+            return False
+        self.runs.settle(self.run, identity, self.side, outcome, host or platform.node())
+        self.progress.done += 1
+        self._tell("")
+        return True
+
+    def _record(self, answer: Answer) -> None:
+        request, version = answer.request, answer.request.interpreter
+        self.corpus.keep_code(answer.replayed.code, answer.code)
+        self.corpus.record(
+            Recorded(
+                *(new_run_id(), request.bundle, self.run.id, self.side, answer.host, answer.tools),
+                *(version.torch, version.commit, answer.replayed),
+            )
+        )
+        self.progress.replays += 1
+
+    def _answers(self, requests: Iterator[Request]) -> Iterator[Answer]:
+        """Yield answers as they come, with at most twice as many requests under way as there are jobs."""
+        under_way: set[Future[Answer]] = set()
+        exhausted = False
+        while True:
+            while not exhausted and len(under_way) < 2 * self.plan.jobs:
+                request = next(requests, None)
+                exhausted = request is None
+                if request is not None:
+                    under_way.add(self.pool.submit(run_request, request))
+            if not under_way:
+                return
+            # A short wait, so that Ctrl-C is answered at once.
+            finished, under_way = wait(under_way, timeout=0.5, return_when=FIRST_COMPLETED)
+            for future in finished:
+                yield future.result()
+
+    def _request(self, identity: str, *, only_code: bool = False) -> Request:
+        return Request(
+            *(identity, self.corpus.bundle(identity).absolute(), self.interpreter, self.side, only_code),
+            *(self.plan.time_limit, self.plan.trusted),
+        )
+
+    def _outcome(self, identity: str) -> Outcome | None:
+        return self.runs.outcome(self.run, identity, self.side)
+
+    def _gated(self, identity: str) -> str | None:
+        return self.runs.gated(self.run, identity, self.side)
+
+    def _earlier(self, identity: str, tools: str = "") -> Outcome | None:
+        """Return the outcome to compare with: the baseline's of this run, else the last of any run.
+
+        Only where code was generated, by the same tools, as often as asked for, and not by chance.
+        """
+        rows = self.corpus.database.execute(
+            "SELECT run, side FROM replays WHERE bundle = ? AND tools = ? AND code != '' "
+            "AND NOT (run = ? AND side = ?) ORDER BY (run = ?) DESC, id DESC LIMIT 1",
+            (identity, tools or tools_of(self.interpreter), self.run.id, self.side, self.run.id),
+        ).fetchone()
+        if rows is None:
+            return None
+        outcome = outcome_of(self.corpus.replays(rows[0], identity, rows[1]), self.plan.repeat)
+        return outcome if outcome is not None and outcome.result in _TELLING and outcome.code else None
+
+    def _tell(self, doing: str) -> None:
+        self.progress.doing = doing or self.progress.doing
+        self.on_progress(self.progress)

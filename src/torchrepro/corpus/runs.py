@@ -1,0 +1,268 @@
+"""The runs of a corpus: what was replayed with which interpreters, and the outcome of each bundle.
+
+`CORPUS/runs/ID.jsonl` has the run in its first line and an outcome in each other; the tables of the index are
+made again from these files. Runs of shards with the same settings are shown as one after `corpus merge`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from torchrepro.bundle.archive import new_run_id
+from torchrepro.corpus.findings import Outcome
+from torchrepro.corpus.index import Corpus, Entry, entry_of
+from torchrepro.engine.other_python import Interpreter
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS runs (
+    id TEXT PRIMARY KEY, run TEXT, resume TEXT, host TEXT, pid INTEGER, finished INTEGER) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS outcomes (
+    run TEXT, bundle TEXT, side INTEGER, outcome TEXT, host TEXT, PRIMARY KEY (run, bundle, side)
+    ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS gates (
+    run TEXT, bundle TEXT, side INTEGER, code TEXT, PRIMARY KEY (run, bundle, side)) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One pass over a corpus, or over a shard of it."""
+
+    id: str
+    interpreters: tuple[Interpreter, ...]
+    repeat: int
+    shard: tuple[int, int]
+
+    @property
+    def key(self) -> str:
+        """Equal for the shards of one pass on several machines."""
+        versions = [f"{each.torch} {each.commit} {each.triton} {each.version}" for each in self.interpreters]
+        return f"{versions} {self.repeat} {self.shard[1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    bundle: str
+    side: int
+    outcome: Outcome
+    host: str
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a run is: for the user's screen."""
+
+    total: int = 0
+    done: int = 0
+    replays: int = 0
+    not_run: int = 0
+    doing: str = ""
+    began: float = field(default_factory=time.monotonic)
+
+
+class Runs:
+    """The runs of an open corpus."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self.corpus = corpus
+        self._database = corpus.database
+        self._directory = corpus.directory / "runs"
+        self._directory.mkdir(exist_ok=True)
+        self._database.executescript(TABLES)
+        if self._database.execute("SELECT count(*) FROM runs").fetchone()[0] == 0:
+            for path in sorted(self._directory.glob("*.jsonl")):
+                self._index(path)
+
+    def start(
+        self,
+        interpreters: tuple[Interpreter, ...],
+        repeat: int,
+        shard: tuple[int, int],
+        *,
+        resume: str,
+        fresh: bool,
+    ) -> tuple[Run, bool]:
+        """Return a run, and whether it is one that was killed on this host and is continued.
+
+        That has to have the same `resume`, which says what was asked for. `fresh`: continue none.
+        """
+        host, pid = platform.node(), os.getpid()
+        with self._database:
+            self._database.execute("BEGIN IMMEDIATE")
+            rows = self._database.execute(
+                "SELECT run, pid FROM runs WHERE finished = 0 AND host = ? AND resume = ? ORDER BY id",
+                (host, resume),
+            ).fetchall()
+            dead = [row[0] for row in rows if row[1] == pid or not _is_alive(row[1])]
+            if dead and not fresh:
+                run = _decoded(dead[-1])
+                self._database.execute("UPDATE runs SET pid = ? WHERE id = ?", (pid, run.id))
+                return run, True
+            run = Run(new_run_id(), interpreters, repeat, shard)
+            self._append(run.id, _encoded(run))
+            self._database.execute(
+                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, 0)",
+                (run.id, _encoded(run).decode(), resume, host, pid),
+            )
+        return run, False
+
+    def finish(self, run: Run) -> None:
+        with self._database:
+            self._database.execute("UPDATE runs SET finished = 1 WHERE id = ?", (run.id,))
+            self._database.execute("DELETE FROM gates WHERE run = ?", (run.id,))
+
+    def settle(self, run: Run, bundle: str, side: int, outcome: Outcome, host: str) -> None:
+        """Keep the outcome of a bundle with one interpreter: in the file, then in the index."""
+        settled = _Settled(bundle, side, outcome, host)
+        self._append(run.id, msgspec.json.encode(settled))
+        with self._database:
+            self._insert(run.id, settled)
+
+    def outcome(self, run: Run, bundle: str, side: int) -> Outcome | None:
+        row = self._database.execute(
+            "SELECT outcome FROM outcomes WHERE run = ? AND bundle = ? AND side = ?", (run.id, bundle, side)
+        ).fetchone()
+        return None if row is None else msgspec.json.decode(row[0], type=Outcome)
+
+    def gate(self, run: Run, bundle: str, side: int, code: str) -> None:
+        """Keep the digest of the code that would be generated; empty if that is unknown."""
+        with self._database:
+            self._database.execute(
+                "INSERT OR REPLACE INTO gates VALUES (?, ?, ?, ?)", (run.id, bundle, side, code)
+            )
+
+    def gated(self, run: Run, bundle: str, side: int) -> str | None:
+        row = self._database.execute(
+            "SELECT code FROM gates WHERE run = ? AND bundle = ? AND side = ?", (run.id, bundle, side)
+        ).fetchone()
+        return None if row is None else str(row[0])
+
+    def outcomes(self, runs: Sequence[Run]) -> Iterator[tuple[Entry, tuple[Outcome, ...], str]]:
+        """Yield each bundle that has an outcome with every interpreter of its run, and the host of the last.
+
+        Bundles are in the order of their ids.
+        """
+        sides = len(runs[0].interpreters)
+        marks = ", ".join("?" * len(runs))
+        rows = self._database.execute(
+            "SELECT b.id, b.name, b.bucket, b.signature, b.fails, b.culprit, b.torch, b.seconds, "
+            "f.outcome, l.outcome, l.host FROM outcomes l "
+            "JOIN outcomes f ON f.run = l.run AND f.bundle = l.bundle AND f.side = 0 "
+            f"JOIN bundles b ON b.id = l.bundle WHERE l.run IN ({marks}) AND l.side = ? ORDER BY b.id, l.run",
+            (*(run.id for run in runs), sides - 1),
+        )
+        for row in rows:
+            outcomes = tuple(msgspec.json.decode(text, type=Outcome) for text in row[10 - sides : 10])
+            yield entry_of(row), outcomes, row[10]
+
+    def latest(self) -> list[Run]:
+        """Return the last run of the corpus; if it was of a shard, the last runs of the other shards too."""
+        rows = self._database.execute("SELECT run FROM runs ORDER BY id DESC LIMIT 1000").fetchall()
+        runs = [_decoded(row[0]) for row in rows]
+        found: dict[tuple[int, int], Run] = {}
+        for run in runs:
+            if run.key == runs[0].key:
+                found.setdefault(run.shard, run)
+        return list(found.values())
+
+    def progress_of(self, runs: Sequence[Run]) -> Progress:
+        """Return how many replays runs have made, and what they have not run."""
+        marks = ", ".join("?" * len(runs))
+        ids = [run.id for run in runs]
+        count = f"SELECT count(*) FROM replays WHERE run IN ({marks})"
+        progress = Progress(replays=self._database.execute(count, ids).fetchone()[0])
+        for _, outcomes, _ in self.outcomes(runs):
+            progress.total += len(outcomes)
+            progress.not_run += sum(not outcome.replayed for outcome in outcomes)
+        return progress
+
+    def hosts(self, runs: Sequence[Run]) -> list[tuple[str, int, int]]:
+        """Return each host with the failing outcomes of the last interpreter, and all of them."""
+        counts: dict[str, list[int]] = {}
+        for _, outcomes, host in self.outcomes(runs):
+            row = counts.setdefault(host, [0, 0])
+            row[0] += outcomes[-1].result.value != "passes"
+            row[1] += 1
+        return [(host, *row) for host, row in counts.items()]  # type: ignore[misc]
+
+    def merge(self, other: Path) -> None:
+        """Take over the runs of another corpus."""
+        for path in sorted((other / "runs").glob("*.jsonl")):
+            own = self._directory / path.name
+            if path.is_symlink() or not path.is_file() or own.exists():
+                continue
+            partial = own.with_name(f".{own.name}.{new_run_id()}")
+            shutil.copyfile(path, partial)
+            partial.replace(own)
+            self._index(own)
+
+    def _append(self, run: str, line: bytes) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+        descriptor = os.open(self._directory / f"{run}.jsonl", flags, 0o644)
+        try:
+            os.write(descriptor, line + b"\n")
+        finally:
+            os.close(descriptor)
+
+    def _index(self, path: Path) -> None:
+        with path.open("rb") as lines, self._database:
+            try:
+                run = _decoded(next(lines, b""))
+            except (msgspec.MsgspecError, ValueError):
+                return  # it was killed before its first line was complete
+            self._database.execute(
+                "INSERT OR IGNORE INTO runs VALUES (?, ?, '', '', 0, 1)",
+                (run.id, _encoded(run).decode()),
+            )
+            for line in lines:
+                with suppress(msgspec.MsgspecError, ValueError):
+                    self._insert(run.id, msgspec.json.decode(line, type=_Settled))
+
+    def _insert(self, run: str, settled: _Settled) -> None:
+        self._database.execute(
+            "INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?, ?)",
+            (
+                *(run, settled.bundle, settled.side),
+                *(msgspec.json.encode(settled.outcome).decode(), settled.host),
+            ),
+        )
+
+
+def _encoded(run: Run) -> bytes:
+    return msgspec.json.encode(run, enc_hook=str)  # paths
+
+
+def _decoded(text: str | bytes) -> Run:
+    return msgspec.json.decode(text, type=Run, dec_hook=lambda kind, value: kind(value))
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def warning_about_hosts(rows: Sequence[tuple[str, int, int]]) -> str:
+    """Return a warning where one host of several has most failures; `rows`: host, failures, bundles."""
+    failures, bundles = sum(row[1] for row in rows), sum(row[2] for row in rows)
+    if len(rows) < 2 or failures < 8:
+        return ""
+    host, most, own = max(rows, key=lambda row: row[1])
+    if most < 0.8 * failures or own > 0.8 * bundles:
+        return ""
+    return (
+        f"{most} of {failures} failures are on host {host}, which ran {own} of {bundles}: suspect that host"
+    )
