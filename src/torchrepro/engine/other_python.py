@@ -152,7 +152,7 @@ def replay(
     """Run a bundle with an interpreter, in a fresh process with fresh compile caches.
 
     Whatever keeps it from running is in `Replayed.cannot_run`, never an exception. `code_to` is a file for
-    the normalised code.
+    the normalised code. `environ` has precedence over the variables that the bundle recorded.
     """
     try:
         answer = _ask("replay_here", bundle, interpreter, time_limit, environ, trusted, code_to)
@@ -195,6 +195,7 @@ def _ask(
         "trusted": list(trusted),
         "code_to": str(code_to.absolute()) if code_to is not None else "",
         "parent": os.getpid(),
+        "environ": dict(environ or {}),
     }
     with _fresh_caches() as caches, _running.one() as started:
         outcome = run_isolated(
@@ -251,7 +252,11 @@ def replay_here(payload: Mapping[str, Any], phase: object) -> dict[str, Any]:
                 codes.append(code)
 
         checked = check_bundle(
-            bundle, time_limit=payload["time_limit"], trusted=tuple(payload["trusted"]), on_code=take
+            bundle,
+            time_limit=payload["time_limit"],
+            trusted=tuple(payload["trusted"]),
+            environ=payload["environ"],
+            on_code=take,
         )
     verdict, expected = checked.verdict, checked.expected
     # Killed for memory is what a busy machine does to a healthy process, unless it is the recorded failure.
