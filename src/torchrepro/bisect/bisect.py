@@ -107,7 +107,6 @@ class _Run:
     def until_known(self, executor: Executor | None) -> str:
         """Run what the search asks for, several at a time; return why it stopped early, or nothing."""
         jobs = self._settings.jobs or min(usable_cores(), _MOST_JOBS, len(self._series.settings))
-        stopping.clear()
         pool = executor or ThreadPoolExecutor(jobs, thread_name_prefix="bisect")
         running: dict[Future[Observation], int] = {}
         try:
@@ -128,6 +127,7 @@ class _Run:
                 future.cancel()
             if executor is None:
                 pool.shutdown(wait=True, cancel_futures=True)
+            stopping.clear()
             # A run may have ended while the others were being stopped: it is kept too.
             for future, place in running.items():
                 with suppress(Exception, Stopped):

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from torchrepro.nouns.sections import Code, Facts, Section, Table, Tone, notes
+from torchrepro.nouns.sections import Code, Facts, Lines, Part, Section, Table, Tone, notes
 
 _COMPARE = "https://github.com/pytorch/pytorch/compare"
 _SHOWN_LINES = 40
@@ -143,7 +143,8 @@ def of_bisected(bisected: Bisected, *, limit: int = _SHOWN_LINES) -> Section:
     """Show what changed where, then each setting, then how the generated code differs."""
     first = bisected.first_bad or (bisected.changes[-1] if bisected.changes else None)
     if first is not None:
-        title = f"{bisected.axis} {first.sentence}"
+        named = first.after.setting.startswith(bisected.axis)  # a variable: `NAME=VALUE`
+        title = first.sentence if named else f"{bisected.axis} {first.sentence}"
         tone = Tone.BAD if first.after.state.is_bad else Tone.GOOD
     else:
         title, tone = _no_change(bisected), Tone.WARNING
@@ -186,10 +187,10 @@ def _named(row: Row) -> str:
     return f"{row.setting} (torch {row.torch}{commit})" if row.torch else row.setting
 
 
-def _code(change: Changed, limit: int) -> Sequence[Facts | Code]:
+def _code(change: Changed, limit: int) -> Sequence[Part]:
     title = f"generated code, {change.before.setting} to {change.after.setting}"
     if not change.code:
         return (Facts.of([("code", f"{title}: {change.about_code}")]),)
     lines = change.code.splitlines()
     more = f"\n... {len(lines) - limit} more lines" if len(lines) > limit else ""
-    return (Code("\n".join(lines[:limit]) + more, "diff", title),)
+    return Lines((title,)), Code("\n".join(lines[:limit]) + more, "diff", title)

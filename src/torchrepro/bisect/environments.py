@@ -194,17 +194,22 @@ def _locked(path: Path, on_step: Callable[[str], None]) -> Iterator[None]:
     """Hold a lock; the kernel releases that of a killed process."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                on_step("waiting for another process that makes the environment")
+        if not _try(descriptor):
+            on_step("waiting for another process that makes the environment")
+        while not _try(descriptor):
             if stopping.wait(_POLL_SECONDS):
                 raise Stopped("stopped")
         yield
     finally:
         os.close(descriptor)
+
+
+def _try(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def is_requirement(text: str) -> bool:

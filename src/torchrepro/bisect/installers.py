@@ -21,6 +21,10 @@ from torchrepro.engine.processes.fresh_process import cache_directory
 from torchrepro.nouns.errors import TorchReproError
 
 _POLL_SECONDS = 0.1
+_LAUNCH = (
+    "import os, sys; from torchrepro.engine.processes.signals import die_with; "
+    "die_with(int(sys.argv[1])); os.execvp(sys.argv[2], sys.argv[2:])"
+)
 stopping = Event()
 """Set when the user has ended the run: installers in other threads end."""
 
@@ -134,7 +138,7 @@ def site_packages_of(directory: Path) -> Path:
 
 def run_tool(command: Sequence[str]) -> str:
     """Run a program to its end and return what it prints; raise with its last line if it fails."""
-    with Program.start(command) as program:
+    with Program.start(ends_with_us(command)) as program:
         while program.process.poll() is None:
             if stopping.wait(_POLL_SECONDS):
                 raise Stopped("stopped")
@@ -148,6 +152,14 @@ def run_tool(command: Sequence[str]) -> str:
             next_step="see whether the package index can be reached and has this version",
         )
     return told
+
+
+def ends_with_us(command: Sequence[str]) -> list[str]:
+    """Return a command whose process ends with this one, even if that is killed.
+
+    An installer that outlived it would write into the environment that the next command makes there.
+    """
+    return [sys.executable, "-P", "-c", _LAUNCH, str(os.getpid()), *command]
 
 
 def _tag(python: Path) -> str:

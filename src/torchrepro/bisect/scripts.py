@@ -5,25 +5,19 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchrepro.bisect.installers import Stopped, stopping
+from torchrepro.bisect.installers import Stopped, ends_with_us, stopping
 from torchrepro.engine.generated_code import join_code
 from torchrepro.engine.processes.child import Program, popen, signal_name
 from torchrepro.nouns.verdict import Kind, Signature, normalise_message, telling_line
 
 _POLL_SECONDS = 0.05
 _READ = 1 << 20
-# The script ends with this process, however that ends.
-_LAUNCH = (
-    "import os, sys; from torchrepro.engine.processes.signals import die_with; "
-    "die_with(int(sys.argv[1])); os.execv(sys.argv[2], sys.argv[2:])"
-)
 _RAISED = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?\Z", re.MULTILINE | re.DOTALL)
 _GRAPH = re.compile(r"^# AOT ID: \['(\d+)_(\w+)'\]", re.MULTILINE)
 _GENERATED = "async_compile"
@@ -49,7 +43,7 @@ def run_script(script: Path, python: Path, environ: Mapping[str, str], time_limi
             "TORCHINDUCTOR_CACHE_DIR": f"{directory}/inductor",
             "TRITON_CACHE_DIR": f"{directory}/triton",
         }
-        command = [sys.executable, "-P", "-c", _LAUNCH, str(os.getpid()), str(python), str(script)]
+        command = ends_with_us([str(python), str(script)])
         output = tempfile.TemporaryFile()  # noqa: SIM115 (the program owns it)
         process = popen(command, output, stdin=subprocess.DEVNULL, env={**os.environ, **caches, **environ})
         with Program(process, output) as program:

@@ -162,7 +162,8 @@ def _in_ranges(parts: Sequence[str], versions: Callable[[bool], Sequence[str]]) 
     for text in versions(wants_unreleased):
         version = Version(Version(text).public)
         for low, high, last in bounds:
-            below = version <= high or version.release[: last.count(".") + 1] == high.release
+            part_of = not high.is_prerelease and version.release[: last.count(".") + 1] == high.release
+            below = version <= high or part_of
             if low <= version and below and (wants_unreleased or not version.is_prerelease):
                 found.add(version)
     if not found:
