@@ -6,11 +6,14 @@ import concurrent.futures
 from pathlib import Path
 
 import pytest
+import torch
 
 from torchrepro.bisect.bisect import BisectSettings, bisect
 from torchrepro.bisect.bisected import Bisected, State, of_bisected
 from torchrepro.bisect.series import Wanted
+from torchrepro.nouns.repro import Repro
 from torchrepro.report.text import lines_of_sections
+from torchrepro.script.save_bundle import save_bundle
 
 pytestmark = pytest.mark.slow
 
@@ -119,3 +122,18 @@ def test_the_section_names_the_last_good_and_the_first_bad(here: Path):
     assert "last good" in text
     assert "first bad" in text
     assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_a_bundle_shows_how_the_generated_code_of_a_wrong_kernel_differs(tmp_path: Path):
+    """pytorch#191499: lanes of a vector that are not in use take part in the reduction."""
+    values = torch.tensor(
+        [5, 1, 100, 3, 7, 8, 9, 13, 100, 120, 127, 2, 6, 4, 11, 12, 90, 80], dtype=torch.int8
+    )
+    repro = Repro(torch.fx.symbolic_trace(lambda x: torch.argmin(x)), (values,))
+    bundle = save_bundle(repro, tmp_path / "bundle")
+    found = bisect(bundle, Wanted(environ=("ATEN_CPU_CAPABILITY=default,avx2",)), BisectSettings(jobs=2))
+    assert states(found) == ["passes", "same failure"], found
+    (change,) = found.changes
+    assert "-" in {line[:1] for line in change.code.splitlines()}
+    assert "argmin_combine_vec" in change.code
+    assert (tmp_path / "bundle.bisected" / "change-1.diff").read_text() == change.code + "\n"

@@ -21,6 +21,7 @@ from torchrepro.bisect.series import Series, Wanted
 from torchrepro.bundle.manifest import Manifest, devices_of
 from torchrepro.bundle.read import file_digest, read_manifest, require_complete
 from torchrepro.engine.other_python import end_replays
+from torchrepro.engine.processes.fresh_process import cache_directory
 from torchrepro.engine.processes.limits import usable_cores
 from torchrepro.engine.search.run_directory import Identity, place_for, write_json
 from torchrepro.nouns.errors import TorchReproError
@@ -65,7 +66,7 @@ def bisect(
     manifest = _manifest_of(target)
     devices = bool(devices_of(manifest)) if manifest is not None else any(map(_exists, _ACCELERATORS))
     base = wanted.pythons[0] if wanted.pythons else None
-    series = wanted.series(devices=devices, versions=partial(_versions, wanted, base))
+    series = wanted.series(devices=devices, versions=partial(versions_of_torch, wanted, base))
     directory, elsewhere = place_for(settings.out, target.absolute().with_name(f"{target.name}.bisected"))
     kept = KeptRuns(_identity(target, manifest, settings))
     if settings.fresh:
@@ -99,6 +100,8 @@ class _Run:
         self._doing: dict[int, str] = {}
         recorded = series.place_of(manifest.environment.torch) if manifest is not None else None
         self._first = () if recorded is None else (recorded,)
+        if any(setting.recipe is None for setting in series.settings):
+            on_step("asking the interpreters for their torch")
         for place, setting in enumerate(series.settings):
             earlier = kept.of(setting)[:_TWICE]
             if earlier:
@@ -121,13 +124,14 @@ class _Run:
         except KeyboardInterrupt:
             return "interrupted; the same command continues"
         finally:
-            stopping.set()
-            end_replays()
             for future in running:
                 future.cancel()
             if executor is None:
-                pool.shutdown(wait=True, cancel_futures=True)
-            stopping.clear()
+                stopping.set()
+                while running and wait(running, timeout=_POLL_SECONDS).not_done:
+                    end_replays()  # one may just have been started
+                pool.shutdown()
+                stopping.clear()
             # A run may have ended while the others were being stopped: it is kept too.
             for future, place in running.items():
                 with suppress(Exception, Stopped):
@@ -143,7 +147,10 @@ class _Run:
         made = [row for row in rows if row.made_in]
         if made:
             size = sum(row.megabytes for row in made) / 1024
-            notes[f"{len(made)} environments, {size:.1f} GB, are kept for the next time"] = None
+            place = cache_directory() / "environments"
+            notes[f"{len(made)} environments, {size:.1f} GB, are kept in {place}"] = None
+        if not stopped and any(row.state is State.NOT_RUN for row in rows):
+            notes["not run: versions between two of the same state; --all runs them too"] = None
         return Bisected(
             str(self._target), self._series.axis, rows, changes, reference, stopped, directory, tuple(notes)
         )
@@ -270,7 +277,8 @@ def _identity(target: Path, manifest: Manifest | None, settings: BisectSettings)
     return {"target": [*known], **limits}
 
 
-def _versions(wanted: Wanted, python: Path | None, before_release: bool) -> list[str]:
+def versions_of_torch(wanted: Wanted, python: Path | None, before_release: bool) -> list[str]:
+    """Return the versions that the package index has for a Python; `before_release`: nightlies too."""
     installer = installer_for((python or Path(sys.executable)).resolve(), wanted.indexes)
     return installer.versions("torch", before_release=before_release)
 

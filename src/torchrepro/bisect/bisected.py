@@ -149,9 +149,10 @@ def of_bisected(bisected: Bisected, *, limit: int = _SHOWN_LINES) -> Section:
     else:
         title, tone = _no_change(bisected), Tone.WARNING
     facts: list[tuple[str, object]] = [("stopped", bisected.stopped), ("failure", bisected.reference)]
-    facts += [
-        ("change", one.sentence + ("" if one.confirmed else " (seen once)")) for one in bisected.changes
-    ]
+    if len(bisected.changes) > 1:
+        facts += [("change", one.sentence) for one in bisected.changes]
+    if any(not one.confirmed for one in bisected.changes):
+        facts.append(("unconfirmed", "a side of a change was run once"))
     if first is not None:
         good, bad = ("last good", "first bad") if first is bisected.first_bad else ("before", "after")
         facts += [(good, _named(first.before)), (bad, _named(first.after)), ("commits", first.commits)]
@@ -179,7 +180,8 @@ def _no_change(bisected: Bisected) -> str:
         return "nothing could run" if not bisected.stopped else "stopped before anything ran"
     if bisected.stopped:
         return f"no change found so far: {ran[0].state.value} in {len(ran)} of {len(bisected.rows)}"
-    return f"no change: {ran[0].state.value} in all {len(ran)} that can run"
+    unable = len(bisected.rows) - len(ran)
+    return f"no change: {ran[0].state.value} in all {len(ran)}" + (f"; {unable} cannot run" if unable else "")
 
 
 def _named(row: Row) -> str:

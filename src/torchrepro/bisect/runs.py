@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from torchrepro.bisect.environments import environment_for
-from torchrepro.bisect.installers import Stopped
+from torchrepro.bisect.installers import Stopped, stopping
 from torchrepro.bisect.scripts import run_script
 from torchrepro.bisect.series import Setting
 from torchrepro.engine.other_python import Interpreter, ask_interpreter, replay
@@ -93,7 +93,7 @@ def observe(task: Task, on_step: Callable[[str], None] = lambda step: None) -> O
 
 
 def _observe(task: Task, on_step: Callable[[str], None]) -> Observation:
-    setting, environ, seconds, megabytes, notes = task.setting, dict(task.setting.environ), 0.0, 0, ()
+    setting, environ, seconds, megabytes = task.setting, dict(task.setting.environ), 0.0, 0
     if setting.recipe is not None:
         made = environment_for(setting.recipe, on_step)
         interpreter, seconds, megabytes = made.interpreter, made.seconds, made.megabytes
@@ -103,6 +103,8 @@ def _observe(task: Task, on_step: Callable[[str], None]) -> Observation:
     else:
         interpreter = _asked(setting.python)
     on_step("running")
+    if stopping.is_set():
+        raise Stopped("stopped")
     facts = (interpreter.torch, interpreter.commit, interpreter.version, seconds, megabytes)
     if task.is_script:
         limit = task.time_limit or _SCRIPT_SECONDS
@@ -130,7 +132,7 @@ def _observe(task: Task, on_step: Callable[[str], None]) -> Observation:
         told.seconds,
         text,
         *facts,
-        notes=(*notes, *told.notes),
+        notes=told.notes,
     )
 
 

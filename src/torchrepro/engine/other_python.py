@@ -268,7 +268,7 @@ def replay_here(payload: Mapping[str, Any], phase: object) -> dict[str, Any]:
             "" if verdict.testable and not killed else f"{verdict}",
             round(verdict.seconds, 3),
             _keep_code(codes, payload["code_to"]),
-            verdict.notes,
+            (*verdict.notes, *([f"run in a sandbox: {checked.sandbox}"] if checked.sandbox else [])),
         )
     )
 
