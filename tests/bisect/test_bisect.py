@@ -11,7 +11,7 @@ import torch
 from torchrepro.bisect.bisect import BisectSettings, bisect
 from torchrepro.bisect.bisected import Bisected, State, of_bisected
 from torchrepro.bisect.series import Wanted
-from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.repro import Compiler, Repro
 from torchrepro.report.text import lines_of_sections
 from torchrepro.script.save_bundle import save_bundle
 
@@ -124,12 +124,21 @@ def test_the_section_names_the_last_good_and_the_first_bad(here: Path):
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
+def test_a_bundle_is_judged_as_check_judges_it(tmp_path: Path):
+    repro = Repro(torch.fx.symbolic_trace(lambda x: (x.sin(),)), (torch.ones(4),), compiler=Compiler("aot_eager"))
+    bundle = save_bundle(repro, tmp_path / "bundle")
+    found = bisect(bundle, Wanted(environ=("TORCHREPRO_TEST=1,2",)))
+    assert states(found) == ["passes", "passes"]
+    assert found.exit_code == 1
+    assert [row.torch for row in found.rows] == [str(torch.__version__)] * 2
+
+
+@pytest.mark.thorough
 def test_a_bundle_shows_how_the_generated_code_of_a_wrong_kernel_differs(tmp_path: Path):
     """pytorch#191499: lanes of a vector that are not in use take part in the reduction."""
-    values = torch.tensor(
-        [5, 1, 100, 3, 7, 8, 9, 13, 100, 120, 127, 2, 6, 4, 11, 12, 90, 80], dtype=torch.int8
-    )
-    repro = Repro(torch.fx.symbolic_trace(lambda x: torch.argmin(x)), (values,))
+    values = [5, 1, 100, 3, 7, 8, 9, 13, 100, 120, 127, 2, 6, 4, 11, 12, 90, 80]
+    graph = torch.fx.symbolic_trace(lambda x: torch.argmin(x))
+    repro = Repro(graph, (torch.tensor(values, dtype=torch.int8),))
     bundle = save_bundle(repro, tmp_path / "bundle")
     found = bisect(bundle, Wanted(environ=("ATEN_CPU_CAPABILITY=default,avx2",)), BisectSettings(jobs=2))
     assert states(found) == ["passes", "same failure"], found

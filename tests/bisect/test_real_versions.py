@@ -1,4 +1,4 @@
-"""Real bugs under the released versions of torch: which of them fixed it. Makes environments of 1.3 GB each."""
+"""Real bugs under the released versions of torch: which one fixed it. Makes environments of 1.3 GB each."""
 
 from __future__ import annotations
 
