@@ -125,7 +125,9 @@ def test_the_section_names_the_last_good_and_the_first_bad(here: Path):
 
 
 def test_a_bundle_is_judged_as_check_judges_it(tmp_path: Path):
-    repro = Repro(torch.fx.symbolic_trace(lambda x: (x.sin(),)), (torch.ones(4),), compiler=Compiler("aot_eager"))
+    repro = Repro(
+        torch.fx.symbolic_trace(lambda x: (x.sin(),)), (torch.ones(4),), compiler=Compiler("aot_eager")
+    )
     bundle = save_bundle(repro, tmp_path / "bundle")
     found = bisect(bundle, Wanted(environ=("TORCHREPRO_TEST=1,2",)))
     assert states(found) == ["passes", "passes"]

@@ -39,5 +39,9 @@ def test_the_version_that_fixed_a_real_bug_is_found(name: str, tmp_path: Path):
     assert change["after"]["setting"] == FIXED[name]
     assert (change["before"]["state"], change["after"]["state"]) == ("same failure", "passes")
     assert change["before"]["commit"] != change["after"]["commit"]
-    assert change["code"].startswith(f"--- {change['before']['setting']}\n+++ {FIXED[name]}\n")
+    if name == "case_fuzz_acosh":  # fixed in a header that the kernel includes
+        assert change["code"] == ""
+        assert change["about_code"].startswith("the same")
+    else:
+        assert change["code"].startswith(f"--- {change['before']['setting']}\n+++ {FIXED[name]}\n")
     assert json.loads((tmp_path / "out" / "result.json").read_text()) == found

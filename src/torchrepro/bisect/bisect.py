@@ -31,6 +31,7 @@ _MOST_JOBS = 4
 """More installations at a time would only share the network and the disk."""
 _POLL_SECONDS = 0.2
 _TWICE = 2
+_SAME_CODE = "the same; the change is in what it calls (headers, libraries) or in eager"
 _ACCELERATORS = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 OnStep = Callable[[str], None]
 
@@ -236,9 +237,7 @@ class _Run:
         names = (before.setting, after.setting)
         diff = difference(codes[0], codes[1], names) if all(codes) else ""
         missing = [row.setting for row, code in zip((before, after), codes, strict=True) if not code]
-        about = (
-            f"none was generated with {' and '.join(missing)}" if missing else "the same" if not diff else ""
-        )
+        about = f"none was generated with {' and '.join(missing)}" if missing else "" if diff else _SAME_CODE
         return Changed(
             before,
             after,
