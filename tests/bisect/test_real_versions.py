@@ -39,7 +39,7 @@ def test_the_version_that_fixed_a_real_bug_is_found(name: str, tmp_path: Path):
     assert change["after"]["setting"] == FIXED[name]
     assert (change["before"]["state"], change["after"]["state"]) == ("same failure", "passes")
     assert change["before"]["commit"] != change["after"]["commit"]
-    if name == "case_fuzz_acosh":  # fixed in a header that the kernel includes
+    if name == "case_fuzz_acosh":  # the kernel calls what was fixed
         assert change["code"] == ""
         assert change["about_code"].startswith("the same")
     else:

@@ -25,6 +25,7 @@ from torchrepro.engine.processes.fresh_process import cache_directory
 from torchrepro.engine.processes.limits import usable_cores
 from torchrepro.engine.search.run_directory import Identity, place_for, write_json
 from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.sections import counted
 
 _FLAKY = "flaky"
 _MOST_JOBS = 4
@@ -149,7 +150,7 @@ class _Run:
         if made:
             size = sum(row.megabytes for row in made) / 1024
             place = cache_directory() / "environments"
-            notes[f"{len(made)} environments, {size:.1f} GB, are kept in {place}"] = None
+            notes[f"kept: {counted(len(made), 'environment')}, {size:.1f} GB, in {place}"] = None
         if not stopped and any(row.state is State.NOT_RUN for row in rows):
             notes["not run: versions between two of the same state; --all runs them too"] = None
         return Bisected(

@@ -10,15 +10,12 @@ what it imports is installed in the versions that it has here.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -28,11 +25,10 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from torchrepro.bisect.installers import (
     Installer,
-    Stopped,
     installer_for,
+    locked,
     python_of,
     site_packages_of,
-    stopping,
 )
 from torchrepro.bisect.no_cuda import stand_in_for_cuda
 from torchrepro.bundle.read import file_digest
@@ -43,7 +39,6 @@ from torchrepro.nouns.errors import TorchReproError
 
 _FORMAT = 1
 _READY = "ready.json"
-_POLL_SECONDS = 0.2
 _OF_CUDA = ("nvidia-", "cuda-", "triton", "pytorch-triton")
 _RUNTIME = "cudart"
 """The part of `cuda-toolkit` that is called while torch is imported."""
@@ -106,7 +101,7 @@ def environment_for(recipe: Recipe, on_step: Callable[[str], None] = lambda step
     if found is not None:
         return found
     directory.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(directory.with_name(f"{directory.name}.lock"), on_step):
+    with locked(directory.with_name(f"{directory.name}.lock"), on_step):
         found = _ready(directory)  # another process has made it meanwhile
         if found is None:
             shutil.rmtree(directory, ignore_errors=True)
@@ -187,29 +182,6 @@ def _ready(directory: Path) -> Made | None:
 
 def _path(kind: type, text: str) -> object:
     return kind(text)
-
-
-@contextmanager
-def _locked(path: Path, on_step: Callable[[str], None]) -> Iterator[None]:
-    """Hold a lock; the kernel releases that of a killed process."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        if not _try(descriptor):
-            on_step("waiting for another process that makes the environment")
-        while not _try(descriptor):
-            if stopping.wait(_POLL_SECONDS):
-                raise Stopped("stopped")
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _try(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def is_requirement(text: str) -> bool:

@@ -5,13 +5,15 @@ pip runs from one small environment of our own, so that the others need none and
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -110,9 +112,11 @@ class Pip(Installer):
 
     def _pip(self) -> list[str]:
         home = cache_directory() / "environments" / f"pip-{_tag(self.python)}"
-        if not (home / "ready").exists():
-            run_tool([str(self.python), "-m", "venv", "--clear", str(home)])
-            (home / "ready").touch()
+        home.parent.mkdir(parents=True, exist_ok=True)
+        with locked(home.with_name(f"{home.name}.lock")):
+            if not (home / "ready").exists():
+                run_tool([str(self.python), "-m", "venv", "--clear", str(home)])
+                (home / "ready").touch()
         return [str(python_of(home)), "-m", "pip", "--disable-pip-version-check"]
 
     def _from(self) -> list[str]:
@@ -148,10 +152,33 @@ def run_tool(command: Sequence[str]) -> str:
         errors = [line for line in told.splitlines() if line.lower().lstrip(" ×╰─▶").startswith("error")]
         last = (errors or [line for line in told.splitlines() if line.strip()] or [f"exit code {code}"])[-1]
         raise TorchReproError(
-            f"{Path(command[0]).name} could not do it: {last.strip()}",
+            f"{command[2] if command[1] == '-m' else command[0]} failed: {last.strip()}",
             next_step="see whether the package index can be reached and has this version",
         )
     return told
+
+
+@contextmanager
+def locked(path: Path, on_step: Callable[[str], None] = lambda step: None) -> Iterator[None]:
+    """Hold a lock against other processes and threads; the kernel releases that of a killed process."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        if not _try(descriptor):
+            on_step("waiting for another process that makes the environment")
+        while not _try(descriptor):
+            if stopping.wait(_POLL_SECONDS):
+                raise Stopped("stopped")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _try(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def ends_with_us(command: Sequence[str]) -> list[str]:
