@@ -84,6 +84,13 @@ def test_a_result_that_differs_when_it_is_repeated_is_flaky(here: Path):
     assert states(found) == ["passes", "flaky"]
 
 
+def test_a_side_that_cannot_be_run_twice_is_reported_as_seen_once(here: Path):
+    program = "if os.path.exists(f'seen{N}'): import no_such_package\nopen(f'seen{N}', 'w')\nassert N == 1"
+    found = bisected(here, program, "1,2")
+    assert states(found) == ["passes", "same failure"]
+    assert not found.changes[0].confirmed
+
+
 def test_the_same_command_does_not_run_again_what_is_known(here: Path):
     program = "if N > 1: raise ValueError('x')"
     first = bisected(here, program, "1,2")

@@ -99,6 +99,8 @@ class _Run:
         self._target, self._manifest, self._series = target, manifest, series
         self._settings, self._kept, self._on_step = settings, kept, on_step
         self._seen: dict[int, list[Observation]] = {}
+        self._unrepeated: set[int] = set()
+        """Places that ran once and could not run a second time."""
         self._doing: dict[int, str] = {}
         recorded = series.place_of(manifest.environment.torch) if manifest is not None else None
         self._first = () if recorded is None else (recorded,)
@@ -170,7 +172,7 @@ class _Run:
         places = [place for place, _ in zip(asked, range(free), strict=False)]
         if not places and not running:
             sides = {side for change in changes_in(states) for side in (change.before, change.after)}
-            places = [place for place in sorted(sides) if len(self._seen[place]) < _TWICE]
+            places = sorted(place for place in sides - self._unrepeated if len(self._seen[place]) < _TWICE)
         return places[:free]
 
     def _start(self, pool: Executor, place: int, *, local: bool) -> Future[Observation]:
@@ -193,6 +195,7 @@ class _Run:
         self._kept.keep(setting, seen)
         self._doing.pop(place, None)
         if seen.cannot_run and self._seen.get(place):
+            self._unrepeated.add(place)
             return  # it ran before: what keeps it from running now says nothing about torch
         self._seen.setdefault(place, []).append(seen)
         self._on_step(f"{setting.label}: {seen.cannot_run or seen.said} ({seen.seconds:.0f} s)")
