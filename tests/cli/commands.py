@@ -12,14 +12,16 @@ from typing import Any
 CASES = Path(__file__).resolve().parent.parent / "cases" / "real"
 
 
-def torchrepro(*words: object, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
+def torchrepro(
+    *words: object, cwd: Path | None = None, timeout: float = 280, **environ: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "torchrepro", *map(str, words)],
         capture_output=True,
         text=True,
         cwd=cwd,
         env={**os.environ, "COLUMNS": "80", **environ},
-        timeout=280,
+        timeout=timeout,
     )
 
 

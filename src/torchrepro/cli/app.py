@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from torchrepro.cli import capture, check, compare, corpus, doctor, locate, minify, report, run, show
+from torchrepro.cli import bisect, capture, check, compare, corpus, doctor, locate, minify, report, run, show
 from torchrepro.cli.options import CANNOT_BE_TESTED, INTERRUPTED
 from torchrepro.nouns import __version__
 
@@ -25,6 +25,7 @@ app.command("compare")(compare.compare)
 app.command("check")(check.check)
 app.command("minify")(minify.minify)
 app.command("locate")(locate.locate)
+app.command("bisect")(bisect.bisect)
 app.command("report")(report.report)
 app.command("capture")(capture.capture)
 app.command("show")(show.show)

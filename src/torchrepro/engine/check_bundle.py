@@ -66,12 +66,13 @@ def check_bundle(
     frontend: Frontend | None = None,
     on_phase: OnPhase = lambda phase: None,
     on_code: Callable[[str], None] | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> Checked:
     """Run a bundle and compare its failure with the recorded one.
 
     The default time limit is 300 s, or for a recorded hang a little more than it took then. `frontend`
     replaces the recorded frontend for a bundle of a whole call. `on_code` is called with the code that
-    inductor generates for each graph.
+    inductor generates for each graph. `environ` are variables of the user: they replace recorded ones.
     """
     manifest = read_manifest(bundle)
     require_complete(bundle, manifest)
@@ -89,6 +90,7 @@ def check_bundle(
             on_code(message["code"])
 
     with _isolation(bundle, manifest, time_limit, trusted, on_phase) as (payload, how):
+        how["environ"].update(environ or {})
         verdict = judged_in_isolation(
             "torchrepro.execute.judge_repro:check", {**payload, **more}, on_message=take, **how
         )

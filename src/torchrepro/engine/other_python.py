@@ -151,7 +151,7 @@ def replay(
     """Run a bundle with an interpreter, in a fresh process with fresh compile caches.
 
     Whatever keeps it from running is in `Replayed.cannot_run`, never an exception. `code_to` is a file for
-    the normalised code.
+    the normalised code. `environ` has precedence over the variables that the bundle recorded.
     """
     try:
         answer = _ask("replay_here", bundle, interpreter, time_limit, environ, trusted, code_to)
@@ -194,6 +194,7 @@ def _ask(
         "trusted": list(trusted),
         "code_to": str(code_to.absolute()) if code_to is not None else "",
         "parent": os.getpid(),
+        "environ": dict(environ or {}),
     }
     with _fresh_caches() as caches, _running.one() as started:
         outcome = run_isolated(
@@ -250,7 +251,11 @@ def replay_here(payload: Mapping[str, Any], phase: object) -> dict[str, Any]:
                 codes.append(code)
 
         checked = check_bundle(
-            bundle, time_limit=payload["time_limit"], trusted=tuple(payload["trusted"]), on_code=take
+            bundle,
+            time_limit=payload["time_limit"],
+            trusted=tuple(payload["trusted"]),
+            environ=payload["environ"],
+            on_code=take,
         )
     verdict, expected = checked.verdict, checked.expected
     # Killed for memory is what a busy machine does to a healthy process, unless it is the recorded failure.
@@ -263,7 +268,7 @@ def replay_here(payload: Mapping[str, Any], phase: object) -> dict[str, Any]:
             "" if verdict.testable and not killed else f"{verdict}",
             round(verdict.seconds, 3),
             _keep_code(codes, payload["code_to"]),
-            verdict.notes,
+            (*verdict.notes, *([f"run in a sandbox: {checked.sandbox}"] if checked.sandbox else [])),
         )
     )
 
@@ -277,7 +282,7 @@ def generate_here(payload: Mapping[str, Any], phase: object) -> str:
 
 @contextmanager
 def _work_for(payload: Mapping[str, Any]) -> Iterator[Path]:
-    """Start the compiler's cache from the warm one; end with the parent, and remove the caches."""
+    """Start the compiler's cache from the warm one; end with the parent, and everything started with it."""
     bundle = Path(payload["bundle"])
     with handling({signal.SIGTERM: leave}):
         die_with(payload["parent"], signal.SIGTERM)
@@ -287,11 +292,7 @@ def _work_for(payload: Mapping[str, Any]) -> Iterator[Path]:
                 make_seed(seed)
             if seed.is_dir():
                 shutil.copytree(seed, cache_directory() / "inductor")
-        try:
-            yield bundle
-        finally:
-            # By the parent too, unless that was killed.
-            shutil.rmtree(cache_directory(), ignore_errors=True)
+        yield bundle
 
 
 def _keep_code(codes: list[str], path: str) -> str:
