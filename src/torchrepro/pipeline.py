@@ -28,6 +28,7 @@ from torchrepro.nouns.verdict import Kind
 if TYPE_CHECKING:
     from torchrepro.catch.target import CaughtBundle
     from torchrepro.engine.processes.child import OnMessage
+    from torchrepro.interchange.imported import Imported
     from torchrepro.locate.settings import LocateSettings
     from torchrepro.minify.run_directory import MinifySettings
     from torchrepro.nouns.results import Located, Minified
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from torchrepro.second_opinion.explanation import Explained
 
 __all__ = ["catch", "check_bundle", "compare_model", "explain_model", "locate", "locate_bundle", "minify"]
-__all__ += ["minify_bundle", "report_on"]
+__all__ += ["import_artefacts", "minify_bundle", "report_on"]
 
 # Catch: a program or a function becomes a bundle of what fails in it. `torchrepro run` is catch/launcher.py.
 
@@ -123,6 +124,24 @@ def _catch_in_function(request: ModelRequest, out: Path, on_phase: OnPhase) -> t
         return compared.bundle, list(compared.notes)
     whole = save_whole_call(request, compared.verdict, out, on_phase=on_phase)
     return whole, [*compared.notes, "so this is about the whole call"]
+
+
+def import_artefacts(
+    place: Path,
+    *,
+    out: Path | None = None,
+    trusted: tuple[str, ...] = (),
+    on_phase: OnPhase = lambda phase: None,
+) -> Imported:
+    """Make bundles of what PyTorch's own tools have written: a file, a directory or a trace.
+
+    Nothing in it is executed. The bundles are a stranger's unless something is `trusted`.
+    """
+    from torchrepro.interchange.find_artefacts import find_artefacts
+    from torchrepro.interchange.imported import import_each
+
+    payloads = find_artefacts(place)  # a wrong path is an error at once
+    return import_each(payloads, out=out, trusted=trusted, on_phase=on_phase)
 
 
 # Judge: `check_bundle` a bundle, `compare_model` a user's model; `explain_model` shows how it is captured.

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from torchrepro.cli import capture, check, compare, locate, minify, report, run, show
+from torchrepro.cli import capture, check, compare, import_, locate, minify, report, run, show
 from torchrepro.cli.options import CANNOT_BE_TESTED, INTERRUPTED
 from torchrepro.nouns import __version__
 
@@ -28,6 +28,7 @@ app.command("locate")(locate.locate)
 app.command("report")(report.report)
 app.command("capture")(capture.capture)
 app.command("show")(show.show)
+app.command("import")(import_.import_)
 
 
 def _print_version(wanted: bool) -> None:
