@@ -28,6 +28,7 @@ from torchrepro.nouns.verdict import Kind
 if TYPE_CHECKING:
     from torchrepro.catch.target import CaughtBundle
     from torchrepro.engine.processes.child import OnMessage
+    from torchrepro.interchange.export import Exported, Form
     from torchrepro.interchange.imported import Imported
     from torchrepro.locate.settings import LocateSettings
     from torchrepro.minify.run_directory import MinifySettings
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from torchrepro.second_opinion.explanation import Explained
 
 __all__ = ["catch", "check_bundle", "compare_model", "explain_model", "locate", "locate_bundle", "minify"]
-__all__ += ["import_artefacts", "minify_bundle", "report_on"]
+__all__ += ["export_bundle", "import_artefacts", "minify_bundle", "report_on"]
 
 # Catch: a program or a function becomes a bundle of what fails in it. `torchrepro run` is catch/launcher.py.
 
@@ -263,6 +264,16 @@ def minify_bundle(
     from torchrepro.minify.run_directory import minify_search
 
     return minify_search(bundle, settings, out=out, fresh=fresh).answer(on_message)
+
+
+# Export: a bundle as a file for other tools; nothing is run.
+
+
+def export_bundle(bundle: Path, form: Form, output: Path | None = None) -> Exported:
+    """Write a bundle, minimal where it was minified, for torch's tools, as a test, or for AOTInductor."""
+    from torchrepro.interchange.export import export_bundle
+
+    return export_bundle(bundle, form, output)
 
 
 # Report: what is known of a bundle, for people.

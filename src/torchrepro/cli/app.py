@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from torchrepro.cli import capture, check, compare, import_, locate, minify, report, run, show
+from torchrepro.cli import capture, check, compare, export, import_, locate, minify, report, run, show
 from torchrepro.cli.options import CANNOT_BE_TESTED, INTERRUPTED
 from torchrepro.nouns import __version__
 
@@ -29,6 +29,7 @@ app.command("report")(report.report)
 app.command("capture")(capture.capture)
 app.command("show")(show.show)
 app.command("import")(import_.import_)
+app.command("export")(export.export)
 
 
 def _print_version(wanted: bool) -> None:

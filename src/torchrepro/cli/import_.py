@@ -37,7 +37,7 @@ def import_(
         typer.Option(
             "--trust",
             metavar="MODULE",
-            help="A module that the graph may call (repeatable); `bundle` for none. The bundle then counts as "
+            help="A module that the graph may call (repeatable); `bundle` for none. The bundle then is "
             "yours, and runs without the sandbox.",
         ),
     ] = None,

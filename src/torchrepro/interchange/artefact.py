@@ -1,6 +1,6 @@
 """What an artefact of PyTorch says, as data: the graph's class, its inputs, settings and how it was run.
 
-Artefacts are Python files (`minifier_launcher.py`, `repro.py`, `fx_graph_runnable`). They are parsed and never
+Artefacts are Python files (`minifier_launcher.py`, `repro.py`, `fx_graph_runnable`). They are parsed, never
 executed: a line that has a known form is read, any other is named in a note or in an error. Needs no torch.
 """
 

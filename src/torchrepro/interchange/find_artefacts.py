@@ -14,7 +14,7 @@ from torchrepro.interchange.read_artefact import is_artefact
 from torchrepro.nouns.errors import TorchReproError
 
 _NAMES = re.compile(r"(minifier_launcher|repro|fx_graph_runnable[\w-]*)\.(py|txt)|.*torch_trace.*\.log")
-"""What torch and tlparse call artefacts. Checkpoints of the minifier are imported by their own names alone."""
+"""What torch and tlparse call artefacts. Checkpoints of the minifier are imported by name alone."""
 _TRACE = re.compile(r"^[VDIWEC]\d{4} .*?\] (\{.*\})$")
 _LARGEST = 256 << 20
 _PYTORCHS = "give minifier_launcher.py, repro.py, fx_graph_runnable.py, or a directory or trace that has one"
@@ -44,7 +44,9 @@ def find_artefacts(place: Path) -> list[Payload]:
             found.setdefault(_body(payload.text), payload)
     if not found:
         what = "nothing that PyTorch's tools write" if place.is_dir() else "no artefact of PyTorch's tools"
-        raise TorchReproError(f"{place} has {what}" if place.is_dir() else f"{place} is {what}", next_step=_PYTORCHS)
+        raise TorchReproError(
+            f"{place} has {what}" if place.is_dir() else f"{place} is {what}", next_step=_PYTORCHS
+        )
     return list(found.values())
 
 
@@ -73,7 +75,7 @@ def _payloads(path: Path) -> Iterator[Payload]:
 
 
 def _in_trace(path: Path, text: str) -> Iterator[Payload]:
-    """Yield the payloads `fx_graph_runnable` of a structured trace (`TORCH_TRACE`), lines after a tab each."""
+    """Yield the payloads `fx_graph_runnable` of a trace (`TORCH_TRACE`), each line behind a tab."""
     lines: list[str] | None = None
     name = ""
     for line in (*text.split("\n"), ""):

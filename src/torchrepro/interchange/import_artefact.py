@@ -1,8 +1,8 @@
 """From an artefact to a bundle: the graph through the reader of graph text, inputs from bytes or as recipes.
 
-An artefact is a stranger's like any file: what makes its bundle the user's own is `--trust` alone. Its text
-goes through the same table as a stranger's graph (`graph_text/resolver.py`). Storages are read as bytes out of
-the zip that `torch.save` writes; the pickle in it is not opened. Input data that is not there becomes a recipe.
+An artefact is a stranger's like any file: `--trust` alone makes its bundle the user's own. Its text goes
+through the same table as a stranger's graph (`graph_text/resolver.py`). Storages are read as bytes out of the
+zip that `torch.save` writes; the pickle in it is not opened. Data that is not there becomes a recipe.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import io
 import re
 import zipfile
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,8 +167,9 @@ class _Tensors:
         if storage is None:
             self._invented += 1
             with self._mode:
-                return _over(self._fake(described.storage, line), described, dtype)
-        return _over(storage, described, dtype)
+                fake = self._fake(described.storage, line)
+                return _over(fake, described, dtype, parse_device(line.device))
+        return _over(storage, described, dtype, storage.device)
 
     def _fake(self, name: str, line: StorageLine) -> torch.UntypedStorage:
         if name not in self._fakes:
@@ -201,7 +201,9 @@ class _Tensors:
         if device.type != parse_device(line.device).type:
             self._remarks.append(f"line {line.line}: {line.device} is not here, its values are on {device}")
         # An empty buffer has no memory to share.
-        memory = torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+        memory = (
+            torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+        )
         return memory.to(device).untyped_storage()
 
     def state(self, state: TensorState) -> Any:
@@ -225,7 +227,7 @@ class _Tensors:
 
 
 def _storage_bytes(path: Path) -> bytearray:
-    """Return the bytes in a file of `torch.save(storage)`: a zip with one member `NAME/data/0`, uncompressed."""
+    """Return the bytes in a file of `torch.save(storage)`: a zip with one uncompressed `NAME/data/0`."""
     with zipfile.ZipFile(io.BytesIO(read_small_file(path, _LARGEST_STORAGE))) as archive:
         found = [item for item in archive.infolist() if item.filename.endswith("/data/0")]
         if len(found) != 1 or found[0].compress_type != zipfile.ZIP_STORED:
@@ -260,14 +262,19 @@ def _require_representable(state: TensorState, dtype: torch.dtype) -> None:
             raise ArtefactError(state.line, f"{state.name} is larger than a tensor can be")
 
 
-def _over(storage: torch.UntypedStorage, described: TensorInput, dtype: torch.dtype) -> torch.Tensor:
-    """Return the tensor over a memory; one that is no leaf of autograd has a history, as torch makes it."""
+def _over(
+    storage: torch.UntypedStorage, described: TensorInput, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """Return the tensor over a memory; one that is no leaf of autograd has a history, as torch makes it.
+
+    The memory of fake tensors is on `meta`, whatever their device is.
+    """
     where = (
         described.offset.value,
         [size.value for size in described.shape],
         [step.value for step in described.stride],
     )
-    made = torch.empty(0, dtype=dtype, device=storage.device)
+    made = torch.empty(0, dtype=dtype, device=device)
     with torch.no_grad():
         made.set_(storage, *where)
     if not described.requires_grad:

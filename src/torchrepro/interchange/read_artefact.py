@@ -25,13 +25,14 @@ from torchrepro.interchange.artefact import (
 from torchrepro.interchange.repro_class import read_class
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Place, is_data
+from torchrepro.torch_api.names import AFTER_AOT_TOOL, AFTER_DYNAMO_TOOL
 
 _CONFIG = re.compile(r"torch\._(\w+)\.config\.([\w.]+)\Z")
 _VERSION = re.compile(r"^# torch version: (\S{1,60})$", re.MULTILINE)
 _HASH = re.compile(r"[0-9a-f]{8,128}\Z")
 _PLACES = {
-    "torch._dynamo.repro.after_dynamo": Place.AFTER_CAPTURE,
-    "torch._dynamo.repro.after_aot": Place.AFTER_AOT,
+    AFTER_DYNAMO_TOOL: Place.AFTER_CAPTURE,
+    AFTER_AOT_TOOL: Place.AFTER_AOT,
 }
 _NO_MEANING = re.compile(
     r"mod = Repro\(\)|load_args\._version = 0|isolate_fails_code_str = None|fbcode_builder_path = .*"
@@ -61,7 +62,9 @@ def read_artefact(text: str, name: str) -> Artefact:
     except (RecursionError, MemoryError):
         raise TorchReproError(f"{name} is nested too deeply", next_step="import another file") from None
     except ValueError as failure:
-        raise TorchReproError(f"{name} cannot be parsed: {failure}", next_step="import another file") from None
+        raise TorchReproError(
+            f"{name} cannot be parsed: {failure}", next_step="import another file"
+        ) from None
 
 
 class _Reader:
@@ -93,7 +96,7 @@ class _Reader:
             raise ArtefactError(
                 self._body[-1],
                 "it does not say where in the compiler the graph was taken",
-                "the file ends with `from torch._dynamo.repro.after_aot import run_repro`, or after_dynamo",
+                f"the file ends with `from {AFTER_AOT_TOOL} import run_repro`, or {AFTER_DYNAMO_TOOL}",
             )
         storages, inputs = self._inputs(loaders[0])
         inputs = _with_symbols(inputs, self._symbols)
@@ -157,7 +160,9 @@ class _Reader:
         if is_data(known):
             self._configs.setdefault(module, {})[name] = known
         else:
-            self._notes.append(f"line {value.lineno}: the setting {module}.{name} is no data, and is left out")
+            self._notes.append(
+                f"line {value.lineno}: the setting {module}.{name} is no data, and is left out"
+            )
 
     def _main(self, main: ast.If) -> None:
         """Read how torch runs the graph: the module of `run_repro`, and its arguments."""

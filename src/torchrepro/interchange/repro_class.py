@@ -2,7 +2,7 @@
 
 Each statement keeps the number of its line, so the errors of the graph's reader name lines of the artefact.
 FX writes some nodes as several statements (`x += y; z = x`), deletes variables (`x = None`) and names
-functions by globals that only its own process has (`_operator_setitem`): these are translated. Needs no torch.
+functions by globals that only its own process has (`_operator_setitem`): these are translated.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchrepro.graph_text.syntax import AUGMENTED, DTYPES, HEADER, dotted_name, own_path
+from torchrepro.graph_text.syntax import DTYPES, HEADER, dotted_name, own_path
 from torchrepro.interchange.artefact import (
     LARGEST,
     ArtefactError,
@@ -30,11 +30,13 @@ from torchrepro.interchange.artefact import (
 _GLOBALS = re.compile(r"_?(operator|math)_(\w+)\Z", re.ASCII)
 """How FX calls a function of these modules in the code that it generates."""
 _SHORT = {name: short for short, name in DTYPES.items()}
-_AUGMENTED = {sign: f"operator.{function.__name__}" for function, sign in AUGMENTED.items()}
-_SIGNS: dict[type[ast.operator], str] = {
-    **{ast.Add: "+=", ast.Sub: "-=", ast.Mult: "*=", ast.Div: "/=", ast.FloorDiv: "//=", ast.Mod: "%="},
-    **{ast.Pow: "**=", ast.MatMult: "@=", ast.BitAnd: "&=", ast.BitOr: "|=", ast.BitXor: "^="},
-    **{ast.LShift: "<<=", ast.RShift: ">>="},
+_IN_PLACE: dict[type[ast.operator], str] = {
+    getattr(ast, name): f"operator.i{function}"
+    for name, function in (
+        *(("Add", "add"), ("Sub", "sub"), ("Mult", "mul"), ("Div", "truediv"), ("FloorDiv", "floordiv")),
+        *(("Mod", "mod"), ("Pow", "pow"), ("MatMult", "matmul"), ("BitAnd", "and"), ("BitOr", "or")),
+        *(("BitXor", "xor"), ("LShift", "lshift"), ("RShift", "rshift")),
+    )
 }
 _INSTEAD = "run the program itself under torchrepro run, which keeps them"
 
@@ -135,7 +137,9 @@ class _ClassReader:
             raise ArtefactError(statement, f"{name[:60]!r} is no name of state")
         device = "cpu"
         match value:
-            case ast.Call(func=ast.Attribute(value=ast.Call() as inner, attr="to"), args=[place], keywords=[]):
+            case ast.Call(
+                func=ast.Attribute(value=ast.Call() as inner, attr="to"), args=[place], keywords=[]
+            ):
                 device, value = device_name(place), inner
         if not isinstance(value, ast.Call):
             raise ArtefactError(statement, f"{shown(value)} is no tensor")
@@ -155,9 +159,7 @@ class _ClassReader:
                 shape = _shape(given["size"])
             case _:
                 raise ArtefactError(statement, f"{shown(value)} is no tensor that torch writes")
-        self.state.append(
-            TensorState(name, parameter, shape, values, dtype, device, int(statement.lineno))
-        )
+        self.state.append(TensorState(name, parameter, shape, values, dtype, device, int(statement.lineno)))
         word = "parameter" if parameter else "buffer"
         self._put(statement, f'self.{name} = {word}("{name}")', "    ")
 
@@ -200,17 +202,18 @@ class _ClassReader:
                     continue  # the end of a variable's life
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=given)) if given in pending:
                     changed = pending.pop(given)
-                    function = _AUGMENTED[_SIGNS[type(changed.op)]]
+                    function = _IN_PLACE[type(changed.op)]
                     value = f"{function}({self._variable(given)}, {self._expression(changed.value)})"
                     self._put(statement, f"{self._variable(name)} = {self._named_node(name, value)}", " " * 8)
                 case ast.Assign(targets=[ast.Name()], value=ast.Name(id=given)) if given in names:
                     continue  # the name of the placeholder's node: it stands in the signature
-                case ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AnnAssign(
-                    target=ast.Name(id=name), value=ast.expr() as value
+                case (
+                    ast.Assign(targets=[ast.Name(id=name)], value=value)
+                    | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
                 ):
                     text = self._named_node(name, self._expression(value))
                     self._put(statement, f"{self._variable(name)} = {text}", " " * 8)
-                case ast.AugAssign(target=ast.Name(id=name)) if type(statement.op) in _SIGNS:
+                case ast.AugAssign(target=ast.Name(id=name)) if type(statement.op) in _IN_PLACE:
                     pending[name] = statement
                 case ast.Return(value=ast.expr() as value) if statement is statements[-1]:
                     self._put(statement, f"return {self._expression(value)}", " " * 8)
@@ -249,7 +252,19 @@ def _unreserved(names: set[str]) -> dict[str, str]:
 
 _PYTHONS = frozenset(
     {
-        *("torch", "operator", "math", "builtins", "self", "inf", "nan", "slice", "range", "complex", "getattr"),
+        *(
+            "torch",
+            "operator",
+            "math",
+            "builtins",
+            "self",
+            "inf",
+            "nan",
+            "slice",
+            "range",
+            "complex",
+            "getattr",
+        ),
         *("set", "frozenset", "abs", "all", "any", "bool", "dict", "divmod", "float", "int", "len", "list"),
         *("max", "min", "pow", "round", "str", "sum", "tuple", "bytes"),
     }
@@ -262,9 +277,7 @@ def _note(value: Input) -> str:
     match value:
         case NumberInput(expression=str(text)) if text:
             return f": sym({text})"
-        case TensorInput(shape=shape, stride=stride) if any(
-            size.expression for size in (*shape, *stride)
-        ):
+        case TensorInput(shape=shape, stride=stride) if any(size.expression for size in (*shape, *stride)):
             sizes = ", ".join(map(str, shape))
             steps = ""
             if any(step.expression for step in stride):
@@ -293,7 +306,9 @@ class _Translator(ast.NodeTransformer):
             made = ast.Constant(value=device_name(node))
             return ast.Call(ast.Attribute(ast.Name("torch", ast.Load()), "device", ast.Load()), [made], [])
         if "triton_kernel_wrapper" in name:
-            raise ArtefactError(node, "the graph calls a Triton kernel, whose code is not taken over", _INSTEAD)
+            raise ArtefactError(
+                node, "the graph calls a Triton kernel, whose code is not taken over", _INSTEAD
+            )
         match node:
             case ast.Call(
                 func=ast.Name(id="getattr"), args=[owner, ast.Constant(value=str(attribute)) as key]
