@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torchrepro.bundle.manifest import Manifest
 from torchrepro.bundle.provenance import standing_of
@@ -13,6 +14,7 @@ from torchrepro.bundle.read import read_manifest, require_complete
 from torchrepro.engine.processes.fresh_process import (
     compiler_environment,
     judged_in_isolation,
+    run_isolated,
 )
 from torchrepro.engine.sandbox.chosen import sandbox_for
 from torchrepro.engine.search.run_directory import seed_here
@@ -63,11 +65,13 @@ def check_bundle(
     trusted: tuple[str, ...] = (),
     frontend: Frontend | None = None,
     on_phase: OnPhase = lambda phase: None,
+    on_code: Callable[[str], None] | None = None,
 ) -> Checked:
     """Run a bundle and compare its failure with the recorded one.
 
     The default time limit is 300 s, or for a recorded hang a little more than it took then. `frontend`
-    replaces the recorded frontend for a bundle of a whole call.
+    replaces the recorded frontend for a bundle of a whole call. `on_code` is called with the code that
+    inductor generates for each graph.
     """
     manifest = read_manifest(bundle)
     require_complete(bundle, manifest)
@@ -76,29 +80,60 @@ def check_bundle(
             f"this bundle is a graph that was captured already ({manifest.place})",
             next_step="leave out --frontend, or save the whole call (torchrepro run --whole)",
         )
-    standing = standing_of(bundle, manifest, trusted)
-    payload = {
-        "bundle": str(bundle.resolve()),
-        "frontend": frontend,
-        "strict": strict,
-        "tolerance": tolerance,
-        "trusted": list(standing.trusted),
-    }
-    seconds = time_limit or time_limit_of(manifest)
+    more = {"frontend": frontend, "strict": strict, "tolerance": tolerance, "code": on_code is not None}
     told: list[str] = []
+
+    def take(message: Mapping[str, Any]) -> None:
+        told.extend(filter(None, [message.get("sandbox")]))
+        if on_code is not None and "code" in message:
+            on_code(message["code"])
+
+    with _isolation(bundle, manifest, time_limit, trusted, on_phase) as (payload, how):
+        verdict = judged_in_isolation(
+            "torchrepro.execute.judge_repro:check", {**payload, **more}, on_message=take, **how
+        )
+    return Checked(verdict, Signature.of(verdict), manifest.expected, sandbox="".join(told[:1]))
+
+
+def generate_code(
+    bundle: Path, *, time_limit: float | None = None, trusted: tuple[str, ...] = ()
+) -> list[str]:
+    """Return the code that inductor generates for each graph of a bundle, and compile and run none of it.
+
+    It is empty where that is known only after a run, and where the compiler does not finish.
+    """
+    manifest = read_manifest(bundle)
+    require_complete(bundle, manifest)
+    codes: list[str] = []
+
+    def take(message: Mapping[str, Any]) -> None:
+        codes.extend([message["code"]] if "code" in message else [])
+
+    job = "torchrepro.execute.generate_code:generate"
+    with _isolation(bundle, manifest, time_limit, trusted) as (payload, how):
+        return codes if run_isolated(job, payload, on_message=take, **how).result is True else []
+
+
+@contextmanager
+def _isolation(
+    bundle: Path,
+    manifest: Manifest,
+    time_limit: float | None,
+    trusted: tuple[str, ...],
+    on_phase: OnPhase = lambda phase: None,
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield the payload and the settings of `run_isolated` for a job on a bundle, in a sandbox if need be."""
+    standing = standing_of(bundle, manifest, trusted)
+    payload = {"bundle": str(bundle.resolve()), "trusted": list(standing.trusted)}
+    seconds = time_limit or time_limit_of(manifest)
+    environ = {**compiler_environment(manifest.ambient.environ, own=standing.own), **standing.environ}
     with sandbox_for(
         bundle, manifest, standing, seed=seed_here(), time_limit=seconds, on_phase=on_phase
     ) as sandbox:
-        verdict = judged_in_isolation(
-            "torchrepro.execute.judge_repro:check",
+        yield (
             payload,
-            time_limit=seconds,
-            environ={**compiler_environment(manifest.ambient.environ, own=standing.own), **standing.environ},
-            on_phase=on_phase,
-            on_message=lambda message: told.extend(filter(None, [message.get("sandbox")])),
-            sandbox=sandbox,
+            {"time_limit": seconds, "environ": environ, "on_phase": on_phase, "sandbox": sandbox},
         )
-    return Checked(verdict, Signature.of(verdict), manifest.expected, sandbox="".join(told[:1]))
 
 
 class _EagerHasRun(Exception):

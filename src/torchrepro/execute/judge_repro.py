@@ -305,5 +305,8 @@ def check(payload: dict[str, Any], phase: Phase) -> Any:
         repro = replace(repro, compiler=compiler)
     strict, tolerance = payload.get("strict", False), payload.get("tolerance")
     rule = Rule(strict=strict, tol=tolerance) if strict or tolerance is not None else None
-    verdict = judge_repro(repro, rule=rule, fp64=payload.get("fp64", True), phase=phase)
+    from torchrepro.execute.generate_code import reporting_code
+
+    with reporting_code(repro, phase) if payload.get("code") else nullcontext():
+        verdict = judge_repro(repro, rule=rule, fp64=payload.get("fp64", True), phase=phase)
     return msgspec.to_builtins(verdict.with_notes(*repro.notes))

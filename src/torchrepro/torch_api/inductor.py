@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 from torchrepro.torch_api.patching import replaced
@@ -52,6 +53,32 @@ def seeing_code(see: Callable[[str], None]) -> Iterator[None]:
             former(code)
 
     with replaced(GraphLowering, "save_output_code", staticmethod(save_output_code)):
+        yield
+
+
+@contextmanager
+def generating_only(*, backward: bool) -> Iterator[None]:
+    """Let inductor generate code in the body, with `backward` for that too, and compile none of it.
+
+    Checked on torch 2.13 (`PyCodeCache.load_by_key_path`, which compiles the kernels by importing the
+    generated module; `force_non_lazy_backward_lowering`, without which backward is lowered when it first
+    runs). The names are the same in 2.11 to 2.15.
+    """
+    from torch._functorch import config as functorch
+    from torch._inductor.codecache import PyCodeCache
+
+    def not_compiled(*args: Any) -> None:
+        raise RuntimeError("this code was generated only")
+
+    def load_by_key_path(key: str, path: str, *args: Any, **more: Any) -> ModuleType:
+        module = ModuleType(f"{__name__}.{key}")
+        vars(module).update(__file__=path, key=key, call=not_compiled)
+        return module
+
+    with (
+        functorch.patch(force_non_lazy_backward_lowering=backward),
+        replaced(PyCodeCache, "load_by_key_path", staticmethod(load_by_key_path)),
+    ):
         yield
 
 

@@ -111,6 +111,8 @@ class Message(msgspec.Struct, frozen=True):
     progress: Progress | None = None
     script: str = ""
     """The path of a script that was seen to fail, before the search is over."""
+    code: str = ""
+    """What the compiler generated for a graph (`execute/generate_code.py`)."""
     time_limit: float = 0.0
     worn_out: bool = False
     result: Any = None

@@ -95,12 +95,13 @@ def run_isolated(
     pass_fds: tuple[int, ...] = (),
     sandbox: Sandbox | None = None,
     start: Callable[[Mapping[str, str]], AbstractContextManager[Child]] | None = None,
+    python: str = sys.executable,
 ) -> Outcome:
     """Run `package.module:function(payload, phase)` in a fresh interpreter and wait for it.
 
     `on_start` is called with its pid, for `os.kill`, `on_message` with each report, and `on_phase` with each
     phase's name. In a `sandbox` the environment is not inherited, and only the process around it has
-    `pass_fds`. `start` makes the process from its environment, in place of a fresh interpreter.
+    `pass_fds`. `start` makes the process from its environment, in place of a fresh interpreter (`python`).
     """
 
     def take(message: Mapping[str, Any]) -> None:
@@ -108,7 +109,7 @@ def run_isolated(
         if "phase" in message:
             on_phase(message["phase"])
 
-    with start(environ or {}) if start else start_interpreter(environ, pass_fds, sandbox) as child:
+    with start(environ or {}) if start else start_interpreter(environ, pass_fds, sandbox, python) as child:
         on_start(child.process.pid if sandbox is None else sandbox.signalled(child.process.pid))
         child.begin(time_limit, on_message=take)
         child.ask({"job": job, "payload": payload, "environ": dict(environ or {}) if start else {}})
@@ -121,13 +122,14 @@ def start_interpreter(
     environ: Mapping[str, str] | None = None,
     pass_fds: tuple[int, ...] = (),
     sandbox: Sandbox | None = None,
+    python: str = sys.executable,
 ) -> Child:
     """Start a fresh process that waits for jobs, confined if a sandbox is given."""
     reading_end, requests = os.pipe()
     try:
         with reports_and_output() as (reports, writing_end, output):
             # -P: a file called random.py in the user's directory must not replace the standard library's.
-            command = [sys.executable, "-P", "-m", _MODULE, str(writing_end)]
+            command = [python, "-P", "-m", _MODULE, str(writing_end)]
             chosen = environ or {}
             start = partial(popen, output=output, stdin=reading_end, pass_fds=(writing_end, *pass_fds))
             if sandbox is None:

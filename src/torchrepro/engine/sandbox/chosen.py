@@ -51,7 +51,7 @@ _DRIVERS = ("/sys", "/proc/driver/nvidia", "/opt/rocm", "/usr/local/cuda", "/run
 
 CACHE = "inductor"
 """The compiler's cache in the scratch directory of a job that judges a bundle itself."""
-_USES_SEED = ("inductor", AOT_INDUCTOR)
+USES_SEED = ("inductor", AOT_INDUCTOR)
 _SEED_SECONDS = 180.0
 _MEMORY_SHARE = 0.8
 _DISK = 32 << 30
@@ -164,7 +164,7 @@ def sandbox_for(
         for name in ("home", "tmp"):
             (own / name).mkdir(parents=True, exist_ok=True)
         wanted = devices_of(manifest)
-        if manifest.compiler.name in _USES_SEED and not seed.exists():
+        if manifest.compiler.name in USES_SEED and not seed.exists():
             on_phase("warm")
             make_seed(seed)
         if scratch is None and seed.is_dir():

@@ -1,0 +1,58 @@
+"""The text of generated code, without what differs between two compilations. Needs no torch.
+
+Two texts are equal here if the compiler decided the same: kernels, their order, buffers, calls of libraries.
+Masked are names of cache files, hashes, paths, addresses, times, and the numbers in the names of kernels.
+Left out are comments (they quote the user's source), the imports at the top, and the benchmark at the end,
+which change from release to release and do not change what is computed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+
+_BOILERPLATE = re.compile(
+    r"(?:from \S+ import |import |\w+ = torch\.[\w.]+$|async_compile = |del async_compile)"
+)
+_BENCHMARK = re.compile(r"def (?:get_args|benchmark_compiled_module)\(|if __name__ == ")
+_COMMENT = re.compile(r"\s*(?:#(?:\s|$)|//)")
+_TRAILING_COMMENT = re.compile(r"\s+# (?:reuse|alias|Source).*$")
+_KERNEL = re.compile(r"\b((?:cpp|triton|cutlass|cutedsl|pallas|mps)_\w*?)_?(\d+)\b")
+# In order: what contains others comes first.
+_VOLATILE: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?"), "<time>"),
+    (re.compile(r"(?<![\w.])(?:[A-Za-z]:)?(?:[/\\][\w.+\-@]+){2,}"), "<path>"),
+    (re.compile(r"\b0x[0-9a-fA-F]{6,}\b"), "<address>"),
+    (re.compile(r"\b(?=\w*\d)[0-9a-f]{32,}\b|\b[0-9A-F]{40,}\b|\bc[a-z2-7]{51}\b"), "<hash>"),
+    (re.compile(r"'(?:backend|kernel)_hash': '[^']*'"), "'backend_hash': <hash>"),
+)
+
+
+def normalise_code(code: str) -> str:
+    """Return the code of a graph without what differs between two compilations of the same graph."""
+    kept = []
+    for line in code.splitlines():
+        if _BENCHMARK.match(line):
+            break
+        if line.strip() and not _COMMENT.match(line) and not _BOILERPLATE.match(line):
+            kept.append(_TRAILING_COMMENT.sub("", line.rstrip()))
+    text = "\n".join(kept)
+    for pattern, placeholder in _VOLATILE:
+        text = pattern.sub(placeholder, text)
+    numbers: dict[str, int] = {}
+
+    def renumbered(match: re.Match[str]) -> str:
+        return f"{match[1]}_{numbers.setdefault(match.group(), len(numbers))}"
+
+    return _KERNEL.sub(renumbered, text) + "\n"
+
+
+def join_code(codes: Iterable[str]) -> str:
+    """Return the normalised code of all graphs of a compilation, in their order; empty if there is none."""
+    return "\n".join(map(normalise_code, codes))
+
+
+def digest_code(text: str) -> str:
+    """Return a short digest of normalised code; empty if there is none."""
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:24] if text else ""
