@@ -25,6 +25,7 @@ _VOLATILE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?<![\w.])(?:[A-Za-z]:)?(?:[/\\][\w.+\-@]+){2,}"), "<path>"),
     (re.compile(r"\b0x[0-9a-fA-F]{6,}\b"), "<address>"),
     (re.compile(r"\b(?=\w*\d)[0-9a-f]{32,}\b|\b[0-9A-F]{40,}\b|\bc[a-z2-7]{51}\b"), "<hash>"),
+    (re.compile(r"\bnum_threads\(\d+\)"), "num_threads(<cores>)"),
     (re.compile(r"'(?:backend|kernel)_hash': '[^']*'"), "'backend_hash': <hash>"),
 )
 

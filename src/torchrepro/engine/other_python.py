@@ -24,7 +24,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torchrepro
 from torchrepro.bundle.read import read_manifest
 from torchrepro.engine.check_bundle import check_bundle, generate_code
 from torchrepro.engine.generated_code import digest_code, join_code
@@ -215,7 +214,7 @@ def _ask(
 def _own_package() -> Iterator[str]:
     """Yield a value of PYTHONPATH with which another interpreter finds this torchrepro and nothing else."""
     with tempfile.TemporaryDirectory(prefix="torchrepro-package-") as directory:
-        (Path(directory) / "torchrepro").symlink_to(Path(torchrepro.__file__).resolve().parent)
+        (Path(directory) / "torchrepro").symlink_to(Path(__file__).resolve().parents[1])
         others = os.environ.get("PYTHONPATH", "")
         yield f"{directory}{os.pathsep}{others}" if others else directory
 
