@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from torchrepro.engine.check_bundle import OnPhase, check_bundle
+from torchrepro.engine.check_bundle import OnPhase, check_bundle, generate_code
 from torchrepro.engine.compare_model import compare_model, save_whole_call
 from torchrepro.engine.processes.fresh_process import compiler_environment, result_in_isolation
 from torchrepro.nouns.errors import DoesNotFail, TorchReproError
@@ -301,4 +301,5 @@ def report_on(
 
     measure = partial(measured, trusted=trusted, time_limit=time_limit, on_phase=on_phase)
     other = other_place(against) if against else None
-    return collect(bundle, measure=measure if run else None, other=other)
+    generate = partial(generate_code, trusted=trusted, time_limit=time_limit)
+    return collect(bundle, measure=measure if run else None, generate=generate if run else None, other=other)

@@ -9,6 +9,7 @@ from typing import Any
 from torchrepro.nouns.environment import Environment
 from torchrepro.nouns.results import Adoption, Located
 from torchrepro.nouns.verdict import Verdict
+from torchrepro.report.evidence import Evidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,8 @@ class Contents:
     """What is missing, and the command that adds it: `torchrepro locate BUNDLE finds the culprit`."""
     notes: tuple[str, ...] = ()
     created: str = ""
+    evidence: Evidence | None = None
+    """What maintainers ask first: what torch's own comparisons say, kernels, versions, labels."""
 
     def _repr_html_(self) -> str:
         from torchrepro.nouns.sections import Code, Lines, Section, html
