@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from torchrepro.second_opinion.explanation import Explained
 
 __all__ = ["catch", "check_bundle", "compare_model", "explain_model", "locate", "locate_bundle", "minify"]
-__all__ += ["export_bundle", "import_artefacts", "minify_bundle", "report_on"]
+__all__ += ["export_bundle", "import_artefacts", "minify_bundle", "report_on", "trace_of"]
 
 # Catch: a program or a function becomes a bundle of what fails in it. `torchrepro run` is catch/launcher.py.
 
@@ -277,6 +277,19 @@ def export_bundle(bundle: Path, form: Form, output: Path | None = None) -> Expor
 
 
 # Report: what is known of a bundle, for people.
+
+
+def trace_of(
+    bundle: Path,
+    *,
+    trusted: tuple[str, ...] = (),
+    time_limit: float | None = None,
+    on_phase: OnPhase = lambda phase: None,
+) -> str:
+    """Return the generated code of a bundle, minimal where it was minified: an attachment for an issue."""
+    from torchrepro.report import trace
+
+    return trace.trace_of(bundle, trusted=trusted, time_limit=time_limit, on_phase=on_phase)
 
 
 def report_on(

@@ -104,6 +104,8 @@ class Contents:
     """What is missing, and the command that adds it: `torchrepro locate BUNDLE finds the culprit`."""
     notes: tuple[str, ...] = ()
     created: str = ""
+    trace: str = ""
+    """Name of the file with the trace of the script, to be attached to an issue."""
     evidence: Evidence | None = None
     """What maintainers ask first: what torch's own comparisons say, kernels, versions, labels."""
 

@@ -72,7 +72,14 @@ class Measurements:
 
 
 def section_of(evidence: Evidence) -> Section:
-    """Return the section of a report; the unit test is a file (`torchrepro export`) or in the issue."""
+    """Return the section of a report; the unit test has a place of its own in an issue and on the page."""
+    return Section("what maintainers ask first", (Facts.of(evidence_rows(evidence)),))
+
+
+def evidence_rows(evidence: Evidence | None) -> list[tuple[str, str]]:
+    """Return questions and answers; none without evidence."""
+    if evidence is None:
+        return []
     rows = (
         ("same, fp64", evidence.same),
         ("assert_close", evidence.default_tolerances),
@@ -82,7 +89,7 @@ def section_of(evidence: Evidence) -> Section:
         ("script", evidence.script),
         ("labels", ", ".join(evidence.labels)),
     )
-    return Section("what maintainers ask first", (Facts.of((name, text) for name, text in rows if text),))
+    return [(name, text) for name, text in rows if text]
 
 
 def compared_kernels(original: Measurements, minimal: Measurements | None, reason: str = "") -> str:

@@ -80,6 +80,7 @@ def github_issue(contents: Contents) -> str:
         *_evidence(contents),
         "### Error logs",
         _logs(contents.verdict, contents.traceback),
+        f"Generated code of the repro: {code(contents.trace)}, attached." if contents.trace else "",
         "### Versions",
         fenced("\n".join(f"{name}: {value}" for name, value in versions.items()), "text"),
         _labels(contents),
