@@ -27,7 +27,7 @@ from benchmarks.minify import ours  # noqa: E402
 from benchmarks.minify.cases import Case, chosen  # noqa: E402
 from benchmarks.processes import json_of, run_limited  # noqa: E402
 
-VERBS = ("run", "compare", "check", "show", "minify", "locate", "report", "capture")
+VERBS = ("run", "compare", "check", "show", "minify", "locate", "report", "capture", "import", "export")
 LIMIT = 600.0
 LARGEST_BUNDLE = 100_000
 """Bytes of a zipped bundle that is worth keeping in the repository."""

@@ -26,9 +26,12 @@ mod = Repro()
 if __name__ == '__main__':
     from torch._dynamo.repro.{place} import run_repro
     with torch.no_grad():
-        run_repro(mod, load_args, accuracy={accuracy}, command='run', save_dir={save_dir!r}, tracing_mode='real')
+        run_repro(mod, load_args, accuracy={accuracy}, save_dir={save_dir!r}, tracing_mode='real')
 """
-ONE_TENSOR = "def load_args(reader):\n    buf0 = reader.storage(None, 12)\n    reader.tensor(buf0, (3,), is_leaf=True)  # x"
+ONE_TENSOR = """\
+def load_args(reader):
+    buf0 = reader.storage(None, 12)
+    reader.tensor(buf0, (3,), is_leaf=True)  # x"""
 
 
 def artefact(

