@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,6 @@ from torchrepro.bundle.read import read_manifest
 from torchrepro.interchange.find_artefacts import Payload
 from torchrepro.interchange.import_artefact import import_artefact
 from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.repro import ModelRequest
 from torchrepro.nouns.verdict import Kind
 
 WEIGHT = torch.tensor([[-0.0037, 0.2682, -0.4115, -0.3680], [-0.1926, 0.1341, -0.0099, 0.3964]])
@@ -174,43 +170,3 @@ def test_an_imported_launcher_fails_as_torch_saw_it(tmp_path: Path) -> None:
     checked = answer(torchrepro("check", bundle, "--json"))
     assert checked["signature"].startswith("compile_error | backend | CppCompileError")
     assert checked["sandbox"]
-
-
-_PROGRAM = """
-import sys, torch
-sys.path.insert(0, {directory!r})
-from {module} import build
-function, inputs = build()[:2]
-torch.compile(function)(*inputs)
-"""
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("after", ["dynamo", "aot"])
-@pytest.mark.parametrize("case", ["case_191499", "case_192985", "case_194706", "case_197896", "case_196570"])
-def test_torchs_own_artefact_has_the_signature_of_our_own_bundle(
-    case: str, after: str, tmp_path: Path
-) -> None:
-    """The proof on real bugs: torch's tool at level 4 (accuracy), our bundle from `compare`."""
-    own = pipeline.compare_model(ModelRequest(f"{CASES / case}.py:build"))
-    if not own.verdict.fails:
-        pytest.skip(f"{case} does not fail on this machine: {own.verdict}")
-    level = "4" if own.verdict.kind in (Kind.MISMATCH, Kind.NON_FINITE) else "2"
-    subprocess.run(
-        [sys.executable, "-c", _PROGRAM.format(directory=str(CASES), module=case)],
-        env=os.environ
-        | {
-            "TORCHDYNAMO_REPRO_AFTER": after,
-            "TORCHDYNAMO_REPRO_LEVEL": level,
-            "TORCH_COMPILE_DEBUG_DIR": str(tmp_path),
-            "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
-        },
-        cwd=tmp_path,  # torch writes repro.py there
-        capture_output=True,
-        timeout=250,
-    )
-    written = list(tmp_path.rglob("minifier_launcher.py"))
-    if not written:
-        pytest.skip(f"torch's own tool (after {after}, level {level}) wrote nothing for {case}")
-    (one,) = pipeline.import_artefacts(written[0], out=tmp_path / "bundle").bundles
-    assert pipeline.check_bundle(one.bundle).signature.matches(own.signature)
