@@ -1,4 +1,4 @@
-"""The proof on failing programs: what torch's own tool writes, imported, fails as our own bundle of them does."""
+"""The proof on failing programs: a launcher of torch's own tool, imported, fails as our own bundle does."""
 
 from __future__ import annotations
 
