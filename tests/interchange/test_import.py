@@ -16,7 +16,7 @@ from torchrepro import pipeline
 from torchrepro.bundle.load import load_bundle
 from torchrepro.bundle.provenance import is_own
 from torchrepro.bundle.read import read_manifest
-from torchrepro.interchange.find_artefacts import Payload
+from torchrepro.interchange.find_artefacts import Payload, find_artefacts
 from torchrepro.interchange.import_artefact import import_artefact
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.verdict import Kind
@@ -147,6 +147,18 @@ def test_a_directory_with_a_broken_artefact_gives_the_others(tmp_path: Path) -> 
     assert [one.bundle.name for one in found.bundles] == ["imported-good-fx_graph_runnable"]
     (left,) = found.refused
     assert "line 13: del x is no node" in left.reason
+
+
+def test_a_graph_in_a_file_and_in_a_trace_is_imported_once(tmp_path: Path) -> None:
+    text = artefact()
+    (tmp_path / "fx_graph_runnable.py").write_text(text)
+    record = 'V1118 17:05:43.1 1 a.py:1] {"artifact": {"name": "fx_graph_runnable"}, "frame_id": 0}'
+    payload = "".join(f"\t{line}\n" for line in text.split("\n"))
+    (tmp_path / "dedicated_log_torch_trace_x.log").write_text(f"{record}\n{payload}")
+    (found,) = find_artefacts(tmp_path)
+    assert found.path.name == "fx_graph_runnable.py"
+    assert len(find_artefacts(tmp_path / "dedicated_log_torch_trace_x.log")) == 1
+    assert len(find_artefacts(SAMPLES)) == 7
 
 
 def test_the_command_prints_the_path_or_one_object_or_one_line(tmp_path: Path) -> None:

@@ -29,25 +29,25 @@ class Payload:
     text: str
     path: Path
     """The file that it is in: the bytes of its storages lie next to that."""
+    in_trace: bool = False
 
 
 def find_artefacts(place: Path) -> list[Payload]:
-    """Return the artefacts at a path, each once; TorchReproError where there is none."""
+    """Return the artefacts at a path; TorchReproError where there is none."""
     if not place.exists():
         raise TorchReproError(f"{place} does not exist", next_step=_PYTORCHS)
     if place.is_dir() and (place / MANIFEST).exists():
         raise TorchReproError(f"{place} is a bundle already", next_step="try torchrepro check on it")
-    found: dict[str, Payload] = {}
-    for path in _files(place):
-        for payload in _payloads(path):
-            # A debug directory has the same graph as a file and in its trace.
-            found.setdefault(_body(payload.text), payload)
+    found = [payload for path in _files(place) for payload in _payloads(path)]
+    # A debug directory has the same graph as a file and in its trace: the file has its data next to it.
+    in_files = {_body(payload.text) for payload in found if not payload.in_trace}
+    found = [one for one in found if not (one.in_trace and _body(one.text) in in_files)]
     if not found:
         what = "nothing that PyTorch's tools write" if place.is_dir() else "no artefact of PyTorch's tools"
         raise TorchReproError(
             f"{place} has {what}" if place.is_dir() else f"{place} is {what}", next_step=_PYTORCHS
         )
-    return list(found.values())
+    return found
 
 
 def _files(place: Path) -> Iterator[Path]:
@@ -84,7 +84,7 @@ def _in_trace(path: Path, text: str) -> Iterator[Payload]:
                 lines.append(line[1:])
             continue
         if lines:
-            yield Payload(name, "\n".join(lines), path)
+            yield Payload(name, "\n".join(lines), path, in_trace=True)
         found = _TRACE.match(line)
         name = _runnable_in(found[1]) if found else ""
         lines = [] if name else None
