@@ -97,6 +97,16 @@ def test_a_script_keeps_its_lines_as_a_test() -> None:
     )
 
 
+def test_code_of_the_user_stays_above_the_test() -> None:
+    script = SCRIPT.replace("def f(x)", "table = {1: 2}\n\n\ndef f(x)")
+    text = pytest_form(script, Kind.RUN_ERROR, "relu")
+    assert text.index("table = {1: 2}") < text.index("def f(x)") < text.index("def test_relu():\n    x =")
+    main = SCRIPT.partition("x = torch.ones")[0] + 'if __name__ == "__main__":\n    reproduced = True\n'
+    assert "def test_relu():\n    reproduced = True\n    assert not reproduced" in pytest_form(
+        main, Kind.MISMATCH, "relu"
+    )
+
+
 @pytest.mark.parametrize("ending", ["import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "pass"])
 def test_a_crash_is_a_failing_test_and_not_the_end_of_pytest(ending: str, tmp_path: Path) -> None:
     script = f'"""It dies."""\n\nimport torch\n\n\nx = torch.ones(2)\n{ending}\n'

@@ -14,6 +14,7 @@ from torchrepro.nouns.verdict import Kind
 
 _OUTSIDE = (Kind.CRASH, Kind.HANG, Kind.OUT_OF_MEMORY)
 _MAIN = 'if __name__ == "__main__":'
+_DEFINITIONS = (ast.FunctionDef, ast.ClassDef)
 _LIMIT = 300
 """Seconds after which a test counts as a hang."""
 
@@ -41,7 +42,9 @@ class _Parts:
             raise TorchReproError(
                 "the script of the bundle is no Python", next_step="take the bundle again"
             ) from None
-        first = next((one for one in body if not self._defines(one)), None)
+        # A script has its definitions above its statements; code of the user is among the definitions.
+        last = max((number for number, one in enumerate(body) if isinstance(one, _DEFINITIONS)), default=-1)
+        first = next((one for one in body[last + 1 :] if not self._defines(one)), None)
         if first is None or (isinstance(first, ast.Raise) and len(body) <= 2):
             raise TorchReproError(
                 "the bundle has no script that could be a test", next_step="torchrepro check says why"
