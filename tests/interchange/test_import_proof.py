@@ -51,12 +51,9 @@ def test_a_real_bug(case: str, tmp_path: Path) -> None:
     assert pipeline.check_bundle(one.bundle).signature.matches(own.signature)
 
 
+# Not c02: it throws in a thread, which aborts the process, and an artefact does not keep the threads' number.
 @pytest.mark.parametrize(
-    "name",
-    [
-        *("c01_mlp_relu_cpp_compile_error", "c16_transformer_dynamic_erf_compile_error"),
-        "c02_mixer_relu_cpp_throw",
-    ],
+    "name", ["c01_mlp_relu_cpp_compile_error", "c16_transformer_dynamic_erf_compile_error"]
 )
 def test_an_injected_bug(name: str, tmp_path: Path) -> None:
     case = json.loads((INJECTED / name / "case.json").read_text())
