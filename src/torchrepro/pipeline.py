@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from torchrepro.engine.check_bundle import OnPhase, check_bundle
+from torchrepro.engine.check_bundle import OnPhase, check_bundle, generate_code
 from torchrepro.engine.compare_model import compare_model, save_whole_call
 from torchrepro.engine.processes.fresh_process import compiler_environment, result_in_isolation
 from torchrepro.nouns.errors import DoesNotFail, TorchReproError
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from torchrepro.catch.target import CaughtBundle
     from torchrepro.engine.processes.child import OnMessage
     from torchrepro.engine.remote.ray_cluster import RayCluster
+    from torchrepro.interchange.export import Exported, Form
+    from torchrepro.interchange.imported import Imported
     from torchrepro.locate.settings import LocateSettings
     from torchrepro.minify.run_directory import MinifySettings
     from torchrepro.nouns.results import Located, Minified
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from torchrepro.second_opinion.explanation import Explained
 
 __all__ = ["catch", "check_bundle", "compare_model", "explain_model", "locate", "locate_bundle", "minify"]
-__all__ += ["cluster_at", "minify_bundle", "report_on"]
+__all__ += ["cluster_at", "export_bundle", "import_artefacts", "minify_bundle", "report_on", "trace_of"]
 
 # Catch: a program or a function becomes a bundle of what fails in it. `torchrepro run` is catch/launcher.py.
 
@@ -125,6 +127,24 @@ def _catch_in_function(request: ModelRequest, out: Path, on_phase: OnPhase) -> t
         return compared.bundle, list(compared.notes)
     whole = save_whole_call(request, compared.verdict, out, on_phase=on_phase)
     return whole, [*compared.notes, "so this is about the whole call"]
+
+
+def import_artefacts(
+    place: Path,
+    *,
+    out: Path | None = None,
+    trusted: tuple[str, ...] = (),
+    on_phase: OnPhase = lambda phase: None,
+) -> Imported:
+    """Make bundles of what PyTorch's own tools have written: a file, a directory or a trace.
+
+    Nothing in it is executed. The bundles are a stranger's unless something is `trusted`.
+    """
+    from torchrepro.interchange.find_artefacts import find_artefacts
+    from torchrepro.interchange.imported import import_each
+
+    payloads = find_artefacts(place)  # a wrong path is an error at once
+    return import_each(payloads, out=out, trusted=trusted, on_phase=on_phase)
 
 
 # Judge: `check_bundle` a bundle, `compare_model` a user's model; `explain_model` shows how it is captured.
@@ -268,7 +288,30 @@ def minify_bundle(
     return minify_search(bundle, settings, out=out, fresh=fresh, executor=executor).answer(on_message)
 
 
+# Export: a bundle as a file for other tools; nothing is run.
+
+
+def export_bundle(bundle: Path, form: Form, output: Path | None = None) -> Exported:
+    """Write a bundle, minimal where it was minified, for torch's tools, as a test, or for AOTInductor."""
+    from torchrepro.interchange.export import export_bundle
+
+    return export_bundle(bundle, form, output)
+
+
 # Report: what is known of a bundle, for people.
+
+
+def trace_of(
+    bundle: Path,
+    *,
+    trusted: tuple[str, ...] = (),
+    time_limit: float | None = None,
+    on_phase: OnPhase = lambda phase: None,
+) -> str:
+    """Return the generated code of a bundle, minimal where it was minified: an attachment for an issue."""
+    from torchrepro.report import trace
+
+    return trace.trace_of(bundle, trusted=trusted, time_limit=time_limit, on_phase=on_phase)
 
 
 def report_on(
@@ -293,4 +336,5 @@ def report_on(
 
     measure = partial(measured, trusted=trusted, time_limit=time_limit, on_phase=on_phase)
     other = other_place(against) if against else None
-    return collect(bundle, measure=measure if run else None, other=other)
+    generate = partial(generate_code, trusted=trusted, time_limit=time_limit)
+    return collect(bundle, measure=measure if run else None, generate=generate if run else None, other=other)

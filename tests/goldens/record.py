@@ -28,6 +28,7 @@ from benchmarks.minify.cases import Case, chosen  # noqa: E402
 from benchmarks.processes import json_of, run_limited  # noqa: E402
 
 VERBS = ("run", "compare", "check", "show", "minify", "locate", "report", "capture", "doctor", "bisect")
+VERBS += ("import", "export")
 VERBS += ("corpus", *(f"corpus-{verb}" for verb in ("add", "list", "show", "rm", "run", "ab", "merge")))
 LIMIT = 600.0
 LARGEST_BUNDLE = 100_000

@@ -8,7 +8,21 @@ from typing import Annotated
 
 import typer
 
-from torchrepro.cli import bisect, capture, check, compare, corpus, doctor, locate, minify, report, run, show
+from torchrepro.cli import (
+    bisect,
+    capture,
+    check,
+    compare,
+    corpus,
+    doctor,
+    export,
+    import_,
+    locate,
+    minify,
+    report,
+    run,
+    show,
+)
 from torchrepro.cli.options import CANNOT_BE_TESTED, INTERRUPTED
 from torchrepro.nouns import __version__
 
@@ -29,6 +43,8 @@ app.command("bisect")(bisect.bisect)
 app.command("report")(report.report)
 app.command("capture")(capture.capture)
 app.command("show")(show.show)
+app.command("import")(import_.import_)
+app.command("export")(export.export)
 app.add_typer(corpus.app, name="corpus")
 app.command("doctor")(doctor.doctor)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -55,6 +56,14 @@ def report(
     run: Annotated[
         bool, typer.Option("--run/--no-run", help="Run the bundle, to show where in its tensors it is wrong.")
     ] = True,
+    trace: Annotated[
+        bool,
+        typer.Option(
+            "--trace",
+            help="Run the minimal repro, and write the code that is generated for it next to the report, to "
+            "be attached to an issue.",
+        ),
+    ] = False,
     trust: Trust = None,
     time_limit: OptionalTimeLimit = None,
     json_: Json = False,
@@ -76,7 +85,7 @@ def report(
     with failures_as_lines(as_json=json_, show_traceback=traceback):
         chosen = format_ or (_ENDINGS.get(output.suffix) if output is not None else None) or Format.HTML
         target = _target(bundle, output, chosen, to_file=json_ or open_)
-        with progress(quiet=quiet or json_ or not run) as shown:
+        with progress(quiet=quiet or json_ or not (run or trace)) as shown:
             contents = pipeline.report_on(
                 bundle,
                 run=run,
@@ -85,6 +94,15 @@ def report(
                 time_limit=time_limit,
                 on_phase=shown.phase,
             )
+            if trace:
+                attached = _trace_file(bundle, target, chosen)
+                text = pipeline.trace_of(
+                    bundle, trusted=tuple(trust or ()), time_limit=time_limit, on_phase=shown.phase
+                )
+                _write(text, attached)
+                contents = replace(contents, trace=attached.name)
+        if trace and not json_:
+            print(visible(f"torchrepro: the trace is in {attached}"), file=sys.stderr)
         if target != _STANDARD_OUTPUT:
             _write(rendered(contents, chosen), target)
         elif chosen is Format.TEXT and sys.stdout.isatty():
@@ -96,11 +114,18 @@ def report(
             return
     if json_:
         verdict = contents.verdict.kind.value if contents.verdict is not None else None
-        print(json.dumps({"path": str(target), "format": chosen.value, "verdict": verdict}))
+        told = {"path": str(target), "format": chosen.value, "verdict": verdict}
+        print(json.dumps({**told, **({"trace": str(attached)} if trace else {})}))
     else:
         print(visible(target))
     if open_ and not webbrowser.open(target.absolute().as_uri()):
         print(f"torchrepro: no browser was found; open {target} yourself", file=sys.stderr)
+
+
+def _trace_file(bundle: Path, target: Path, format_: Format) -> Path:
+    """Return where the trace goes: next to the report, or to the bundle for one on standard output."""
+    place = _target(bundle, None, format_, to_file=True) if target == _STANDARD_OUTPUT else target
+    return place.with_name(f"{place.name.removesuffix(place.suffix)}.trace.txt")
 
 
 def _target(bundle: Path, output: Path | None, format_: Format, *, to_file: bool) -> Path:

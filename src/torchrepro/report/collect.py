@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,10 @@ from torchrepro.nouns.results import Adoption, Located, Minified
 from torchrepro.nouns.sentences import culprit_of, sentence_of, title_of
 from torchrepro.nouns.verdict import Kind, Verdict
 from torchrepro.report.bucket import bucket_in
+from torchrepro.report.collect_evidence import Generate, evidence_on
 from torchrepro.report.contents import Contents, ErrorMap, Node, Picture
 from torchrepro.report.environments import Surrounding, differences, settings_of
+from torchrepro.report.evidence import Measurements
 from torchrepro.report.graph_picture import picture_of
 from torchrepro.report.privacy import shareable
 from torchrepro.report.run_files import Surroundings, surroundings_of, verdict_in
@@ -44,15 +46,23 @@ class Measured:
     verdict: Verdict | None = None
     errors: tuple[ErrorMap, ...] = ()
     note: str = ""
+    measurements: Measurements = field(default_factory=Measurements)
 
 
 Measure = Callable[[Path, Manifest], Measured]
 """Runs a bundle for the values that are not recorded (`measured`)."""
 
+_NOT_RUN = "the report was made with --no-run"
 _HAS_VALUES = (Kind.MISMATCH, Kind.NON_FINITE)
 
 
-def collect(target: Path, *, measure: Measure | None = None, other: Surrounding | None = None) -> Contents:
+def collect(
+    target: Path,
+    *,
+    measure: Measure | None = None,
+    generate: Generate | None = None,
+    other: Surrounding | None = None,
+) -> Contents:
     """Return the contents of the report on a bundle or a minify run, without paths of this machine."""
     around = surroundings_of(target)
     manifest = read_manifest(around.bundle)
@@ -68,6 +78,14 @@ def collect(target: Path, *, measure: Measure | None = None, other: Surrounding 
         notes.append(_note_on(measured, verdict))
     verdict = verdict or measured.verdict
 
+    evidence = evidence_on(
+        around,
+        manifest,
+        verdict,
+        measured.measurements,
+        generate,
+        reason=measured.note or ("" if measure is not None else _NOT_RUN),
+    )
     located, minified = around.located or around.located_in_minimal, around.minified
     original, minimal = _pictures(around, notes)
     ours = Surrounding(manifest.environment, settings_of(manifest))
@@ -107,6 +125,7 @@ def collect(target: Path, *, measure: Measure | None = None, other: Surrounding 
             notes=tuple(dict.fromkeys(note for note in notes if note)),
             created=manifest.created,
             bucket=bucket_in(around).fingerprint,
+            evidence=evidence,
         )
     )
 
@@ -203,6 +222,7 @@ def measured(
     """Run a bundle in a fresh process; an error becomes a note, because the rest of the report is valid."""
     standing = standing_of(bundle, manifest, trusted)
     payload = {"bundle": str(bundle.resolve()), "trusted": list(standing.trusted)}
+    code: list[str] = []
     seconds = time_limit or time_limit_of(manifest)
 
     def ran(**more: Any) -> Outcome:
@@ -218,6 +238,7 @@ def measured(
                     **standing.environ,
                 },
                 on_phase=on_phase,
+                on_message=lambda message: code.extend(filter(None, [message.get("code")])),
                 sandbox=sandbox,
             )
 
@@ -228,6 +249,9 @@ def measured(
         found = understood(outcome.result, dict[str, Any])
         verdict = understood(found.get("verdict"), Verdict)
         maps = understood(found.get("maps"), tuple[ErrorMap, ...], strict=False)
-        return Measured(replace(verdict, seconds=outcome.seconds), maps)
+        answers = understood(found.get("answers"), dict[str, str])
+        return Measured(
+            replace(verdict, seconds=outcome.seconds), maps, measurements=Measurements(answers, tuple(code))
+        )
     except (TorchReproError, HarnessError) as exc:
         return Measured(note=f"could not be run for this report: {str(exc).splitlines()[0]}")

@@ -9,6 +9,7 @@ from typing import Any
 from torchrepro.nouns.environment import Environment
 from torchrepro.nouns.results import Adoption, Located
 from torchrepro.nouns.verdict import Verdict
+from torchrepro.report.evidence import Evidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,10 @@ class Contents:
     created: str = ""
     bucket: str = ""
     """The fingerprint of failures like this one (`report/bucket.py`)."""
+    trace: str = ""
+    """Name of the file with the trace of the script, to be attached to an issue."""
+    evidence: Evidence | None = None
+    """What maintainers ask first: what torch's own comparisons say, kernels, versions, labels."""
 
     def _repr_html_(self) -> str:
         from torchrepro.nouns.sections import Code, Lines, Section, html

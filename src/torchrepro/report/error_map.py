@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import torch
 
+from torchrepro.execute.generate_code import reporting_code
 from torchrepro.execute.judge_repro import judge_repro, load_for_job
 from torchrepro.judge.clone import is_plain
 from torchrepro.judge.execute import Run
@@ -21,19 +22,30 @@ from torchrepro.judge.models import Judged, Phase
 from torchrepro.nouns.environment import Environment
 from torchrepro.nouns.verdict import Comparison, LeafComparison, as_data
 from torchrepro.report.contents import ErrorMap
+from torchrepro.report.measure_evidence import measurements
 
 _TENSORS = 3
 """Maximum number of wrong tensors in a report; the verdict names all."""
 
 
 def measure(payload: dict[str, Any], phase: Phase) -> Any:
-    """Judge a bundle, and map the errors of its worst tensors: `{"verdict": ..., "maps": [...]}`."""
+    """Judge a bundle, map the errors of its worst tensors, and ask torch's own comparisons about them.
+
+    Return `{"verdict": ..., "maps": [...], "answers": {...}}`; the generated code is sent on the way.
+    """
     repro = load_for_job(payload, phase)
     judged = Judged()
-    verdict = judge_repro(repro, fp64=payload.get("fp64", True), phase=phase, judged=judged)
+    with reporting_code(repro, phase):
+        verdict = judge_repro(repro, fp64=payload.get("fp64", True), phase=phase, judged=judged)
     # Not `if verdict.comparison`: a comparison is true if nothing differs.
     maps = _maps(verdict.comparison, judged.runs) if verdict.comparison is not None else []
-    return {"verdict": msgspec.to_builtins(verdict.with_notes(*repro.notes)), "maps": maps}
+    sides = {side: _tensors_of(run) for side, run in judged.runs.items()}
+    answers = measurements(repro, verdict, sides, phase)
+    return {
+        "verdict": msgspec.to_builtins(verdict.with_notes(*repro.notes)),
+        "maps": maps,
+        "answers": answers,
+    }
 
 
 def environment_here(payload: dict[str, Any], phase: Phase) -> Any:

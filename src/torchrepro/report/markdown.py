@@ -14,6 +14,7 @@ from torchrepro.nouns.sentences import culprit_of
 from torchrepro.nouns.verdict import Kind, Verdict
 from torchrepro.report.contents import Contents
 from torchrepro.report.environments import lines_of, settings_lines
+from torchrepro.report.evidence import section_of
 from torchrepro.report.sections import Limits, sections_of
 from torchrepro.report.text import lines_of_sections
 
@@ -21,13 +22,6 @@ _LIMITS = Limits(rows=20, nodes=60, wide=True)
 _SCRIPT_LIMIT = 40_000
 """Maximum characters: GitHub accepts 65,536 in all."""
 _LOG_LINES, _LOG_LINE, _LOG_WIDTH = 30, 300, 120
-_LABELS = {"inductor": "inductor", "aot_eager": "aotdispatch", "eager": "dynamo"}
-_STAGES = {"capture": "dynamo", "aot": "aotdispatch", "decomposition": "decompositions"}
-_KINDS = {
-    Kind.MISMATCH: "correctness (silent)",
-    Kind.NON_FINITE: "NaNs and Infs",
-    Kind.CRASH: "crash",
-}
 
 
 def markdown(contents: Contents) -> str:
@@ -83,8 +77,10 @@ def github_issue(contents: Contents) -> str:
         _culprit(contents.located),
         *(f"- {prose(line)}" for line in contents.explained_elsewhere),
         _script(contents),
+        *_evidence(contents),
         "### Error logs",
         _logs(contents.verdict, contents.traceback),
+        f"Generated code of the repro: {code(contents.trace)}, attached." if contents.trace else "",
         "### Versions",
         fenced("\n".join(f"{name}: {value}" for name, value in versions.items()), "text"),
         _labels(contents),
@@ -165,16 +161,22 @@ def _tail(text: str) -> list[str]:
     return ([f"... {left_out} lines before"] if left_out > 0 else []) + lines[-_LOG_LINES:]
 
 
+def _evidence(contents: Contents) -> Iterator[str]:
+    """Yield the answers to what maintainers ask first, and the script as a failing test."""
+    if contents.evidence is None:
+        return
+    section = section_of(replace(contents.evidence, labels=()))
+    yield from ("**What maintainers ask first**", *_parts(section.parts))
+    test = contents.evidence.unit_test
+    if test and len(contents.script) + len(test) < _SCRIPT_LIMIT:
+        block = fenced(test, "python")
+        yield f"<details><summary>The same as a failing test for pytest</summary>\n\n{block}\n\n</details>"
+
+
 def _labels(contents: Contents) -> str:
-    """Suggest labels of PyTorch's tracker, as a comment; none if it does not belong there."""
-    if contents.located is not None and contents.located.blamed:
-        return ""
-    compiler = str((contents.settings or {}).get("compiler", "inductor")).partition("(")[0]
-    stage = contents.located.stage.value if contents.located is not None else ""
-    kind = contents.verdict.kind if contents.verdict is not None else None
-    modules = [_STAGES.get(stage) or _LABELS.get(compiler), _KINDS.get(kind) if kind is not None else None]
-    labels = ["oncall: pt2", *(f"module: {name}" for name in modules if name)]
-    return f"<!-- labels: {', '.join(labels)} -->"
+    """Return the suggested labels as a comment."""
+    labels = contents.evidence.labels if contents.evidence is not None else ()
+    return f"<!-- labels: {', '.join(labels)} -->" if labels else ""
 
 
 # Words, code and fences out of untrusted text. It must not become markup, a mention, a link or the end of a

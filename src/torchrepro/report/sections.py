@@ -22,6 +22,7 @@ from torchrepro.nouns.sections import (
 )
 from torchrepro.report.contents import Contents, ErrorMap, Picture
 from torchrepro.report.environments import lines_of, settings_lines
+from torchrepro.report.evidence import section_of
 
 _BARS = 24
 _READABLE = 80
@@ -47,6 +48,10 @@ def sections_of(contents: Contents, limits: Limits) -> Iterator[Section]:
         minimal = "the minimal script" if contents.script_is_minimal else "the script, not minimal"
         seen = "it fails in a fresh process" if contents.script_verified else "not verified"
         yield Section(f"{minimal} ({seen})", (_script(contents, limits), Lines(contents.explained_elsewhere)))
+    if contents.trace:
+        yield Section("generated code of the repro", (Facts((("attached", contents.trace),)),))
+    if contents.evidence is not None:
+        yield section_of(contents.evidence)
     if located is not None:
         facts = Facts.of(culprit_facts(located))
         yield Section("the culprit", (Lines((contents.guilt,)), facts, ladder_table(located)))

@@ -13,6 +13,7 @@ import inspect
 import math
 import re
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cached_property
 
 import torch
@@ -50,12 +51,27 @@ _END = """\
     sys.exit(1 if reproduced else 0)"""
 
 
-def standalone_script(manifest: Manifest, graph_text: str, verdict: Verdict | None, source: str = "") -> str:
+class Ending(StrEnum):
+    """What a script does with its graph and values."""
+
+    JUDGE = "judge"
+    """Run eager and compiled, and exit with 1 if the recorded failure shows again."""
+    RUN_REPRO = "run_repro"
+    """Hand them to torch's own tool for repros, as an `fx_graph_runnable` does."""
+
+
+def standalone_script(
+    manifest: Manifest,
+    graph_text: str,
+    verdict: Verdict | None,
+    source: str = "",
+    ending: Ending = Ending.JUDGE,
+) -> str:
     """Return the text of `repro.py`; where it cannot be made, a script that says why."""
     if manifest.compiler.frontend is not Frontend.DYNAMO:
         return no_script("it was captured by torchrepro's own front end, which plain torch does not have")
     try:
-        return _Standalone(manifest, graph_text, verdict, source).text()
+        return _Standalone(manifest, graph_text, verdict, source, ending).text()
     except (TorchReproError, Unwritable) as exc:
         return no_script(str(exc))
 
@@ -72,6 +88,7 @@ class _Standalone:
     graph_text: str
     verdict: Verdict | None
     source: str
+    ending: Ending
 
     @cached_property
     def whole_call(self) -> bool:
@@ -107,10 +124,11 @@ class _Standalone:
             *([["source = sys.modules[__name__]", "", *source]] if self.source else []),
             *([applied] if applied else []),
             *self.graph.classes(self.graph.syntax),
-            self._compiled_from(),
-            self._run(),
+            *([self._compiled_from(), self._run()] if self.ending is Ending.JUDGE else [self._load_args()]),
         ]
         main = "\n".join(['if __name__ == "__main__":', *indented(self._main()), _END])
+        if self.ending is Ending.RUN_REPRO:
+            main = "\n".join(self._run_repro())
         return parts.document(
             self._docstring(),
             compiler=manifest.compiler,
@@ -142,6 +160,8 @@ class _Standalone:
             f"Exits with {'a signal or 1' if signal else '1'} if the failure shows again, else with 0.",
             "Running it runs the graph below.",
         ]
+        if self.ending is Ending.RUN_REPRO:
+            facts[1:3] = ["Torch's own tool runs it: python FILE run, or minify, analyze (--help lists all)."]
         return parts.docstring(title, [*facts, *(f"Note: {note}" for note in manifest.notes)])
 
     # Compiling and running.
@@ -217,6 +237,35 @@ class _Standalone:
             lines.append(f"return {self._observed(self._leaf.where)}")
         return [f"def {'observe' if whole_call else 'run'}(compile_it):", *indented(lines)]
 
+    def _load_args(self) -> list[str]:
+        """Return the function by which torch's tool gets the inputs."""
+        inputs = (
+            f'reader.args.extend(value_of(f"input.{{index}}") for index in range({self.manifest.inputs}))'
+        )
+        body = [
+            'if hasattr(reader, "args"):  # torch counts inputs first, by a reader that takes none',
+            f"    {inputs}",
+        ]
+        return ["def load_args(reader):", *indented(body)]
+
+    def _run_repro(self) -> list[str]:
+        """Return the lines that hand the graph to torch's tool."""
+        manifest, expected = self.manifest, self.manifest.expected
+        accuracy = expected is not None and expected.kind in (Kind.MISMATCH, Kind.NON_FINITE)
+        given = f"mod, load_args, accuracy={accuracy}, command='run', save_dir=None"
+        if manifest.place is Place.AFTER_AOT:
+            tracing = "symbolic" if manifest.symbols else "real"
+            call = [
+                "with torch.no_grad():",
+                f"    run_repro({given}, tracing_mode={tracing!r}, check_str=None)",
+            ]
+        else:
+            cast = any(one.enabled for one in manifest.ambient.autocast)
+            call = [f"run_repro({given}, autocast={cast}, backend={manifest.compiler.name!r})"]
+        lines = [f"from {_place_of_tool(manifest)} import run_repro", "", *call]
+        main = ['if __name__ == "__main__":', *indented(lines)]
+        return ["load_args._version = 0", "mod = Graph().eval()", "", *main]
+
     def _observed(self, where: LeafPath) -> str:
         """Return the expression of what is compared."""
         end = ".grad" if where.part == "grad" else ""
@@ -268,6 +317,14 @@ class _Standalone:
                     f"reproduced = raised and not fails(lambda: {compiled})",
                 ]
         return [eager, compiled, "reproduced = False"]
+
+
+def _place_of_tool(manifest: Manifest) -> str:
+    if manifest.place is Place.BEFORE_CAPTURE:
+        raise GraphTextError(
+            "a call of the user's code is no graph", next_step="export it as a test: --as pytest"
+        )
+    return private.AFTER_AOT_TOOL if manifest.place is Place.AFTER_AOT else private.AFTER_DYNAMO_TOOL
 
 
 def _runtime_for(text: str) -> list[list[str]]:

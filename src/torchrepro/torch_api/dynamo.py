@@ -24,6 +24,7 @@ SEAMS = {
     "CallbackTrigger": Seam("torch._dynamo.callback", "who starts a compilation"),
     "ConstantSource": Seam("torch._dynamo.source", "where guards say that a symbol comes from"),
     "config": Seam("torch._dynamo.config", "whether capture makes symbols of `.item()`", name="."),
+    "same": Seam("torch._dynamo.utils", "what torch's own benchmarks call equal"),
     "counters": Seam("torch._dynamo.utils", "how many graphs and graph breaks a call had"),
     "numpy_wrappers": Seam("torch._dynamo.utils", "NumPy calls in captured graphs", name="."),
     "torch_numpy": Seam("torch._numpy", "NumPy's functions on tensors", name="."),

@@ -33,6 +33,7 @@ from torchrepro.nouns.sentences import KINDS
 from torchrepro.nouns.verdict import Comparison, Kind
 from torchrepro.report.contents import Contents, Picture
 from torchrepro.report.environments import lines_of, settings_lines
+from torchrepro.report.evidence import evidence_rows
 from torchrepro.report.graph_picture import grouped
 from torchrepro.report.sections import differences_table, growth_table, steps_table
 
@@ -73,6 +74,7 @@ def page_of(contents: Contents) -> str:
         settings=settings_lines(contents.settings).items(),
         differences=differences_table(contents),
         values=values_table(comparison or Comparison(()), limit=_ROWS),
+        evidence=Facts.of(evidence_rows(contents.evidence)),
         culprit=Facts.of(culprit_facts(located)),
         ladder=ladder_table(located),
         growth=growth_table(located, _ROWS),

@@ -1,0 +1,62 @@
+"""`torchrepro export`: a bundle as a file that other tools run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchrepro.cli.options import Json, Traceback, failures_as_lines
+from torchrepro.interchange.export import Form
+from torchrepro.nouns.errors import visible
+
+
+def export(
+    bundle: Annotated[
+        Path,
+        typer.Argument(help="A bundle, the directory that `minify` made, or the minimal bundle in it."),
+    ],
+    form: Annotated[
+        Form,
+        typer.Option(
+            "--as",
+            help="fx_graph_runnable: for torch's own tools. pytest, unittest: a failing test. aoti: compiled "
+            "by AOTInductor and compared with eager.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where to write it (default: a name made of the bundle's, in this directory).",
+            show_default=False,
+        ),
+    ] = None,
+    json_: Json = False,
+    traceback: Traceback = False,
+) -> None:
+    """Write a bundle as a file that other tools run; where it was minified, the minimal one. Runs nothing.
+
+    Values that need more than a line are written next to the file. Existing files are not replaced.
+    Exit code: 0 written, 125 it cannot be.
+    """
+    from torchrepro import pipeline
+
+    with failures_as_lines(as_json=json_, show_traceback=traceback):
+        exported = pipeline.export_bundle(bundle, form, output)
+    if json_:
+        files = [str(path) for path in exported.side_files]
+        told = {"path": str(exported.script), "files": files, "as": form.value}
+        print(json.dumps({**told, "minimal": exported.minimal, "stranger": exported.stranger}))
+        return
+    print(visible(exported.script))
+    for path in exported.side_files:
+        print(visible(f"  with its values: {path}"), file=sys.stderr)
+    if exported.stranger:
+        print("  note: the bundle is a stranger's; read the file before you run it", file=sys.stderr)
