@@ -60,7 +60,7 @@ def seeing_code(see: Callable[[str], None]) -> Iterator[None]:
 def generating_only(*, backward: bool) -> Iterator[None]:
     """Let inductor generate code in the body, with `backward` for that too, and compile none of it.
 
-    Checked on torch 2.13 (`PyCodeCache.load_by_key_path`, which compiles the kernels by importing the
+    Checked on torch 2.13, 2.14 (`PyCodeCache.load_by_key_path`, which compiles the kernels by importing the
     generated module; `force_non_lazy_backward_lowering`, without which backward is lowered when it first
     runs). The names are the same in 2.11 to 2.15.
     """
