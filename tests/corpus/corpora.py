@@ -46,7 +46,7 @@ class MadeUp(Executor):
         self._answer, self._host, self._stop_at = answer, host, stop_at
 
     def submit(self, function: Any, /, *args: Any, **more: Any) -> Future[Any]:
-        (request,) = args
+        (request,) = (each for each in args if isinstance(each, Request))
         key = (request.bundle, request.side, request.only_code)
         if len(self.asked) == self._stop_at:
             raise KeyboardInterrupt

@@ -23,6 +23,8 @@ from torchrepro.bundle.read import file_digest, read_manifest, require_complete
 from torchrepro.engine.other_python import end_replays
 from torchrepro.engine.processes.fresh_process import cache_directory
 from torchrepro.engine.processes.limits import usable_cores
+from torchrepro.engine.remote.carried import submit_with
+from torchrepro.engine.remote.relay import workers_of
 from torchrepro.engine.search.run_directory import Identity, place_for, write_json
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.sections import counted
@@ -113,7 +115,8 @@ class _Run:
 
     def until_known(self, executor: Executor | None) -> str:
         """Run what the search asks for, several at a time; return why it stopped early, or nothing."""
-        jobs = self._settings.jobs or min(usable_cores(), _MOST_JOBS, len(self._series.settings))
+        usual = min(usable_cores(), _MOST_JOBS) if executor is None else workers_of(executor)
+        jobs = self._settings.jobs or min(usual, len(self._series.settings))
         pool = executor or ThreadPoolExecutor(jobs, thread_name_prefix="bisect")
         running: dict[Future[Observation], int] = {}
         try:
@@ -181,7 +184,9 @@ class _Run:
             self._target.absolute(), self._manifest is None, setting, settings.time_limit, settings.trusted
         )
         self._step(place, "again" if place in self._seen else "starting")
-        return pool.submit(observe, task, partial(self._step, place)) if local else pool.submit(observe, task)
+        if local:
+            return pool.submit(observe, task, partial(self._step, place))
+        return submit_with(pool, observe, task, "target")
 
     def _step(self, place: int, doing: str) -> None:
         self._doing[place] = doing

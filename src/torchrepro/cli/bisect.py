@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from torchrepro.cli.options import Json, OptionalTimeLimit, Quiet, Traceback, Trust, failures_as_lines
+from torchrepro.cli.options import Json, On, OptionalTimeLimit, Quiet, Traceback, Trust, failures_as_lines
 from torchrepro.nouns.errors import visible
 
 _SERIES = "What varies: one of these has several values"
@@ -94,6 +94,7 @@ def bisect(
         bool,
         typer.Option("--fresh", help="Run again what an earlier command has run.", rich_help_panel=_HOW),
     ] = False,
+    on: On = "",
     time_limit: OptionalTimeLimit = None,
     trust: Trust = None,
     json_: Json = False,
@@ -106,6 +107,7 @@ def bisect(
     Ctrl-C ends it with what is known; the same command continues.
     Exit code: 0 a change was found, 1 none, 125 nothing could be tested, 130 interrupted.
     """
+    from torchrepro import pipeline
     from torchrepro.bisect.bisect import BisectSettings
     from torchrepro.bisect.bisect import bisect as run_bisect
     from torchrepro.bisect.bisected import of_bisected
@@ -127,7 +129,11 @@ def bisect(
         settings = BisectSettings(
             every=every, jobs=jobs, time_limit=time_limit, trusted=tuple(trust or ()), fresh=fresh, out=out
         )
-        found = run_bisect(target, wanted, settings, on_step=lambda step: shown.show({"step": step}))
+        with pipeline.cluster_at(on) as cluster:
+            executor = None if cluster is None else cluster.executor(f"bisect {Path(target).name}")
+            found = run_bisect(
+                target, wanted, settings, executor=executor, on_step=lambda step: shown.show({"step": step})
+            )
     if json_:
         print(json.dumps(found.to_dict()))
     else:

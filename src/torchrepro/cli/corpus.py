@@ -15,6 +15,7 @@ from torchrepro.cli.corpus_output import Wanted, corpus_progress, policy_of, say
 from torchrepro.cli.options import (
     CANNOT_BE_TESTED,
     Json,
+    On,
     OptionalTimeLimit,
     Quiet,
     Traceback,
@@ -197,6 +198,7 @@ def run(
         typer.Option("--python", metavar="PATH", help="The Python to replay with (default: this)."),
     ] = None,
     jobs: Jobs = None,
+    on: On = "",
     repeat: Repeat = 1,
     all_: All = False,
     only: Only = "",
@@ -227,9 +229,9 @@ def run(
         wanted = Wanted(
             policy_of(fail_on), baseline, update, update_all, findings, junit, html, github, json=json_
         )
-        plan = Plan((), repeat, _jobs(jobs), all_, _shard(shard), time_limit, tuple(trust or ()), only)
+        plan = Plan((), repeat, jobs or 0, all_, _shard(shard), time_limit, tuple(trust or ()), only)
         pythons = [python or Path(sys.executable)]
-        code = _replay(corpus, pythons, plan, wanted, quiet=quiet, fresh=fresh)
+        code = _replay(corpus, pythons, plan, wanted, on=on, quiet=quiet, fresh=fresh)
     raise typer.Exit(code)
 
 
@@ -246,6 +248,7 @@ def ab(
         bool, typer.Option("--diff-code", help="Show how the generated code of both differs.")
     ] = False,
     jobs: Jobs = None,
+    on: On = "",
     repeat: Repeat = 1,
     all_: All = False,
     only: Only = "",
@@ -281,8 +284,8 @@ def ab(
             *(policy_of(fail_on), baseline, update, update_all, findings, junit, html, github, diff_code),
             json_,
         )
-        plan = Plan((), repeat, _jobs(jobs), all_, _shard(shard), time_limit, tuple(trust or ()), only)
-        code = _replay(corpus, python, plan, wanted, quiet=quiet, fresh=fresh)
+        plan = Plan((), repeat, jobs or 0, all_, _shard(shard), time_limit, tuple(trust or ()), only)
+        code = _replay(corpus, python, plan, wanted, on=on, quiet=quiet, fresh=fresh)
     raise typer.Exit(code)
 
 
@@ -325,18 +328,23 @@ def merge(
 
 
 def _replay(
-    directory: Path, pythons: list[Path], plan: Plan, wanted: Wanted, *, quiet: bool, fresh: bool
+    directory: Path, pythons: list[Path], plan: Plan, wanted: Wanted, *, on: str, quiet: bool, fresh: bool
 ) -> int:
+    from torchrepro import pipeline
     from torchrepro.corpus.index import Corpus
     from torchrepro.corpus.replays import replay_corpus
     from torchrepro.corpus.survey import Survey
     from torchrepro.engine.other_python import ask_interpreter
+    from torchrepro.engine.processes.limits import usable_cores
+    from torchrepro.engine.remote.relay import workers_of
 
     accepted = wanted.accepted()
-    with Corpus(directory) as corpus:
-        plan = replace(plan, interpreters=tuple(map(ask_interpreter, pythons)))
+    with Corpus(directory) as corpus, pipeline.cluster_at(on) as cluster:
+        executor = None if cluster is None else cluster.executor(f"corpus {directory.name}")
+        usual = max(1, usable_cores()) if executor is None else workers_of(executor)
+        plan = replace(plan, interpreters=tuple(map(ask_interpreter, pythons)), jobs=plan.jobs or usual)
         with corpus_progress(quiet=quiet or wanted.json) as tell:
-            run, progress = replay_corpus(corpus, plan, fresh=fresh, on_progress=tell)
+            run, progress = replay_corpus(corpus, plan, executor=executor, fresh=fresh, on_progress=tell)
         if not progress.total:
             say("nothing was replayed: this shard is empty")
         return show_findings(Survey(corpus, [run], accepted), wanted, progress)
@@ -347,12 +355,6 @@ def _shard(text: str) -> tuple[int, int]:
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
         raise TorchReproError(f"{text!r} is no shard", next_step="write --shard 1/4 to --shard 4/4")
     return int(found[1]), int(found[2])
-
-
-def _jobs(given: int | None) -> int:
-    from torchrepro.engine.processes.limits import usable_cores
-
-    return given or max(1, usable_cores())
 
 
 def _out(line: str) -> None:

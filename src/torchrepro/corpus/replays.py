@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 
 from torchrepro.bundle.archive import new_run_id
@@ -23,6 +24,7 @@ from torchrepro.corpus.index import Corpus, Recorded
 from torchrepro.corpus.job import Answer, Request, run_request, tools_of
 from torchrepro.corpus.runs import Progress, Run, Runs
 from torchrepro.engine.other_python import Interpreter, end_replays
+from torchrepro.engine.remote.carried import submit_with
 from torchrepro.nouns.errors import TorchReproError
 
 _TELLING = (Result.FAILS, Result.FAILS_OTHERWISE, Result.PASSES)
@@ -63,8 +65,8 @@ def replay_corpus(
 ) -> tuple[Run, Progress]:
     """Replay a corpus and return the run, under which its outcomes are (`Runs.outcomes`).
 
-    `executor` may be anything with `submit`, such as one that runs requests on other machines; by default
-    threads of this process start processes here.
+    `executor` may be anything with `submit`, on other machines too: bundles travel along. By default threads
+    of this process start processes here.
     """
     chosen = shard_of(corpus, *plan.shard, only=plan.only)
     if not chosen and plan.shard[1] == 1:
@@ -81,7 +83,8 @@ def replay_corpus(
     with _executor(executor, plan.jobs) as pool:
         for side, interpreter in enumerate(plan.interpreters):
             progress.done += sum(runs.outcome(run, identity, side) is not None for identity in chosen)
-            work = _Work(corpus, runs, plan, run, side, interpreter, pool, progress, on_progress)
+            submit = partial(_submit_here if executor is None else _submit_elsewhere, pool)
+            work = _Work(corpus, runs, plan, run, side, interpreter, submit, progress, on_progress)
             work.gate(chosen)
             work.replay(chosen)
     runs.finish(run)
@@ -111,6 +114,14 @@ def balanced(rows: Sequence[tuple[str, float]], index: int, count: int) -> list[
     return mine
 
 
+def _submit_here(executor: Executor, request: Request) -> Future[Answer]:
+    return executor.submit(run_request, request)
+
+
+def _submit_elsewhere(executor: Executor, request: Request) -> Future[Answer]:
+    return submit_with(executor, run_request, request, "path")
+
+
 @contextmanager
 def _executor(given: Executor | None, jobs: int) -> Iterator[Executor]:
     """Yield the executor; whatever ends the body early ends the replays of this process too."""
@@ -138,7 +149,7 @@ class _Work:
     run: Run
     side: int
     interpreter: Interpreter
-    pool: Executor
+    submit: Callable[[Request], Future[Answer]]
     progress: Progress
     on_progress: OnProgress
 
@@ -216,18 +227,20 @@ class _Work:
         """Yield answers as they come, with at most twice as many requests under way as there are jobs."""
         under_way: set[Future[Answer]] = set()
         exhausted = False
-        while True:
-            while not exhausted and len(under_way) < 2 * self.plan.jobs:
-                request = next(requests, None)
-                exhausted = request is None
-                if request is not None:
-                    under_way.add(self.pool.submit(run_request, request))
-            if not under_way:
-                return
-            # A short wait, so that Ctrl-C is answered at once.
-            finished, under_way = wait(under_way, timeout=0.5, return_when=FIRST_COMPLETED)
-            for future in finished:
-                yield future.result()
+        try:
+            while under_way or not exhausted:
+                while not exhausted and len(under_way) < 2 * self.plan.jobs:
+                    request = next(requests, None)
+                    exhausted = request is None
+                    if request is not None:
+                        under_way.add(self.submit(request))
+                # A short wait, so that Ctrl-C is answered at once.
+                finished, under_way = wait(under_way, timeout=0.5, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    yield future.result()
+        finally:
+            for future in under_way:
+                future.cancel()
 
     def _request(self, identity: str, *, only_code: bool = False) -> Request:
         return Request(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from executing import soon
 from sending import remote, run, task
 
 from torchrepro.engine.processes.fresh_process import verdict_of
+from torchrepro.engine.remote.carried import submit_with
 from torchrepro.engine.remote.ray_cluster import RayCluster, ray_cluster
 from torchrepro.nouns.errors import TorchReproError
 
@@ -94,6 +96,36 @@ def test_a_node_that_is_lost_in_the_middle_of_candidates_costs_a_retry(
     lost = [pids for pids in before if pids not in results]
     assert len(lost) == 1
     assert soon(lambda: not any(is_alive(pid) for pids in lost for pid in pids))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is read on a node: files of a path that only the driver has."""
+
+    path: Path
+
+
+def read_there(reading: Reading) -> dict[str, bytes]:
+    found = reading.path.iterdir() if reading.path.is_dir() else [reading.path]
+    return {file.name: file.read_bytes() for file in found}
+
+
+@pytest.mark.parametrize("is_directory", [True, False])
+def test_files_of_the_driver_travel_with_a_call(
+    connected: RayCluster, tmp_path: Path, is_directory: bool
+) -> None:
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    for name in ("manifest.json", "graph.py", "unrelated.txt"):
+        (bundle / name).write_text(name)
+    path = bundle if is_directory else bundle / "graph.py"
+    with connected.executor("a test") as pool:
+        asked = submit_with(pool, read_there, Reading(path), "path")
+        for file in bundle.iterdir():
+            file.unlink()
+        found = asked.result(timeout=120)
+    members = ("manifest.json", "graph.py") if is_directory else ("graph.py",)
+    assert found == {name: name.encode() for name in members}
 
 
 def test_a_bundle_on_a_device_is_refused_by_a_cluster_without_one(connected: RayCluster) -> None:
