@@ -60,7 +60,7 @@ class StandIn(Executor):
         self._pool = ThreadPoolExecutor(jobs)
 
     def submit(self, function: Any, /, *args: Any, **more: Any) -> Future[Any]:
-        return self._pool.submit(self._run, *args)
+        return self._pool.submit(self._run, *(each for each in args if isinstance(each, Request)))
 
     @staticmethod
     def _run(request: Request) -> Answer:

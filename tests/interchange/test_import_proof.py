@@ -51,7 +51,8 @@ def test_a_real_bug(case: str, tmp_path: Path) -> None:
     assert pipeline.check_bundle(one.bundle).signature.matches(own.signature)
 
 
-# Not c02: it throws in a thread, which aborts the process, and an artefact does not keep the threads' number.
+# Not c02: ours is a crash by SIGABRT, the imported launcher a RuntimeError. The cause is unknown: perhaps
+# the number of threads, which an artefact does not keep, decides whether the exception leaves its thread.
 @pytest.mark.parametrize(
     "name", ["c01_mlp_relu_cpp_compile_error", "c16_transformer_dynamic_erf_compile_error"]
 )

@@ -88,7 +88,7 @@ def test_a_failure_names_its_bundle_and_bucket_in_its_report_and_in_junit(watche
         told = watched.properties[test]
         bundle = Path(told["torchrepro_bundle"])
         expected = read_manifest(bundle).expected
-        assert told["torchrepro_bucket"] == str(expected)
+        assert re.fullmatch(rf"[0-9a-f]{{16}} {re.escape(str(expected))}", told["torchrepro_bucket"])
         assert f"bundle       {bundle}" in watched.text
         assert bundle.parent.name.startswith(f"test_suite.py-{test}-")
     assert watched.properties["test_plain"] == {}

@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from torchrepro.bundle.read import SCRIPT, read_manifest
+from torchrepro.bundle.read import SCRIPT
 from torchrepro.catch.caught import Caught
 from torchrepro.engine.search.run_directory import minified_beside
-from torchrepro.nouns.errors import BundleError
+from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.sections import Facts, Section
 from torchrepro.nouns.verdict import Kind
+from torchrepro.report.bucket import bucket_of as report_bucket_of
 from torchrepro.report.text import lines_of_sections
 
 _LONGEST_NAME = 100
@@ -32,12 +33,12 @@ def directory_for(out: Path, test_id: str) -> Path:
 
 
 def bucket_of(bundle: Path) -> str:
-    """Return what the failure in a bundle is grouped by; empty if the bundle is gone or has none."""
+    """Return the fingerprint and the signature of a failure's bucket; empty if the bundle is gone."""
     try:
-        expected = read_manifest(bundle).expected
-    except BundleError:
+        bucket = report_bucket_of(bundle)
+    except TorchReproError:
         return ""
-    return "" if expected is None else str(expected)
+    return f"{bucket.fingerprint} {bucket.signature}"
 
 
 def script_of(bundle: Path) -> Path | None:
