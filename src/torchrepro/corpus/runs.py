@@ -21,6 +21,7 @@ from torchrepro.bundle.archive import new_run_id
 from torchrepro.corpus.findings import Outcome
 from torchrepro.corpus.index import Corpus, Entry, entry_of
 from torchrepro.engine.other_python import Interpreter
+from torchrepro.ranks.process import answers
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS runs (
@@ -102,7 +103,7 @@ class Runs:
                 "SELECT run, pid FROM runs WHERE finished = 0 AND host = ? AND resume = ? ORDER BY id",
                 (host, resume),
             ).fetchall()
-            dead = [row[0] for row in rows if row[1] == pid or not _is_alive(row[1])]
+            dead = [row[0] for row in rows if row[1] == pid or not answers(row[1])]
             if dead and not fresh:
                 run = _decoded(dead[-1])
                 self._database.execute("UPDATE runs SET pid = ? WHERE id = ?", (pid, run.id))
@@ -243,16 +244,6 @@ def _encoded(run: Run) -> bytes:
 
 def _decoded(text: str | bytes) -> Run:
     return msgspec.json.decode(text, type=Run, dec_hook=lambda kind, value: kind(value))
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def warning_about_hosts(rows: Sequence[tuple[str, int, int]]) -> str:
