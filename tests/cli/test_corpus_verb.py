@@ -162,3 +162,10 @@ def test_list_and_show_tell_the_bucket(place: Path):
     shown = corpus(place, "show", "c", entry["id"][:6])
     assert entry["bucket"] in shown.stdout
     assert "mismatch" in shown.stdout
+
+
+def test_a_wrong_path_leaves_no_empty_corpus(tmp_path: Path):
+    done = corpus(tmp_path, "add", "c", "nowhere")
+    assert done.returncode == 125
+    assert "nowhere does not exist; check the path" in done.stderr
+    assert not (tmp_path / "c").exists()

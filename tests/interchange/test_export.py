@@ -97,6 +97,13 @@ def test_a_script_keeps_its_lines_as_a_test() -> None:
     )
 
 
+def test_a_test_does_not_say_how_a_script_is_run() -> None:
+    script = (
+        f'"""It fails.\n\nPlain torch, nothing of torchrepro:   python repro.py\nExits with 1.\n"""\n{SCRIPT}'
+    )
+    assert pytest_form(script, Kind.RUN_ERROR, "relu").startswith('"""It fails.\n\n"""\n')
+
+
 def test_code_of_the_user_stays_above_the_test() -> None:
     script = SCRIPT.replace("def f(x)", "table = {1: 2}\n\n\ndef f(x)")
     text = pytest_form(script, Kind.RUN_ERROR, "relu")

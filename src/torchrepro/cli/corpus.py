@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -90,7 +91,7 @@ def add(
     """
     from torchrepro.corpus.index import Corpus
 
-    failed, added = [], []
+    failed, added, is_new = [], [], not corpus.exists()
     with failures_as_lines(as_json=json_, show_traceback=traceback), Corpus(corpus, create=True) as opened:
         for path in bundle:
             try:
@@ -105,6 +106,8 @@ def add(
         _say_notes(opened)
         if json_:
             print(json.dumps({"corpus": str(corpus), "added": added, "failed": failed}))
+    if is_new and not added:
+        shutil.rmtree(corpus, ignore_errors=True)
     raise typer.Exit(CANNOT_BE_TESTED if failed else 0)
 
 

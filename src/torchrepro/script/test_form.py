@@ -15,6 +15,8 @@ from torchrepro.nouns.verdict import Kind
 _OUTSIDE = (Kind.CRASH, Kind.HANG, Kind.OUT_OF_MEMORY)
 _MAIN = 'if __name__ == "__main__":'
 _DEFINITIONS = (ast.FunctionDef, ast.ClassDef)
+_OF_A_SCRIPT = ("Plain torch, nothing of torchrepro:", "Exits with ")
+"""Lines of a script's docstring that say how it is run."""
 _LIMIT = 300
 """Seconds after which a test counts as a hang."""
 
@@ -78,7 +80,7 @@ class _Parts:
             shown = [line for line in shown if not line.startswith(("sys.exit(", 'print("reproduced"'))]
             if not self._outside:
                 shown.append('assert not reproduced, "it fails as recorded"')
-        above = self._with_imports(above)
+        above = self._with_imports([line for line in above if not line.startswith(_OF_A_SCRIPT)])
         margin = "    " * indent
         if not self._outside:
             told = [f"{margin}{line}" if line else "" for line in shown]
