@@ -28,7 +28,7 @@ def test_versions_of_torch_are_installed_and_bisected(tmp_path: Path):
     script = tmp_path / "script.py"
     script.write_text("import os\nif os.environ['FAKE_TORCH'] >= '2.12.1': raise KeyError('buf7')\n")
     environ = {"TORCHREPRO_CACHE_DIR": str(tmp_path / "cache"), **install_fake_uv(tmp_path / "bin")}
-    found = answer(torchrepro("bisect", script, "--torch", "2.11..2.14", "--json", **environ))
+    found = answer(torchrepro("bisect", script, "--torch", "2.11..2.14", "--jobs", "1", "--json", **environ))
     rows = {row["setting"]: row["state"] for row in found["rows"]}
     assert list(rows) == ["2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0"]
     assert (found["last_good"]["setting"], found["first_bad"]["setting"]) == ("2.12.0", "2.12.1")

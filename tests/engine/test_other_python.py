@@ -52,7 +52,7 @@ def test_a_python_without_torch_is_told_how_to_get_it(tmp_path: Path):
         ask_interpreter(bare)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_code_is_the_same_whether_it_is_run_or_only_generated(tmp_path: Path):
     bundle, code = bundle_of(tmp_path, "inductor"), tmp_path / "code.txt"
     interpreter = ask_interpreter(Path(sys.executable))

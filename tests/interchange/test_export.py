@@ -51,7 +51,7 @@ def run(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environ, timeout=280)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_exported_test_fails_and_passes_once_the_compiler_is_fixed(tmp_path: Path) -> None:
     exported = export_bundle(failing(tmp_path / "bundle"), Form.PYTEST, tmp_path / "test_relu.py")
     broken = run("-m", "pytest", "-q", "-p", "no:cacheprovider", exported.script, cwd=tmp_path)

@@ -174,7 +174,7 @@ def test_the_command_prints_the_path_or_one_object_or_one_line(tmp_path: Path) -
         assert answer(refused)["next_step"]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_an_imported_launcher_fails_as_torch_saw_it(tmp_path: Path) -> None:
     bundle = tmp_path / "bundle"
     shutil.copytree(SAMPLES / "aot_2_13", tmp_path / "debug")

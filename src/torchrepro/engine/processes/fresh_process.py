@@ -98,14 +98,14 @@ def run_isolated(
     inner_fds: tuple[int, ...] = (),
     sandbox: Sandbox | None = None,
     start: Callable[[Mapping[str, str]], AbstractContextManager[Child]] | None = None,
-    python: str = sys.executable,
+    python: str = "",
 ) -> Outcome:
     """Run `package.module:function(payload, phase)` in a fresh interpreter and wait for it.
 
     `on_start` is called with its pid, for `os.kill`, `on_message` with each report, and `on_phase` with each
     phase's name. In a `sandbox` the environment is not inherited, and only the process around it has
     `pass_fds`; the process inside has `inner_fds`. `start` makes the process from its environment, in place
-    of a fresh interpreter (`python`).
+    of a fresh interpreter (`python`; by default this one).
     """
 
     def take(message: Mapping[str, Any]) -> None:
@@ -131,14 +131,14 @@ def start_interpreter(
     pass_fds: tuple[int, ...] = (),
     sandbox: Sandbox | None = None,
     inner_fds: tuple[int, ...] = (),
-    python: str = sys.executable,
+    python: str = "",
 ) -> Child:
     """Start a fresh process that waits for jobs, confined if a sandbox is given."""
     reading_end, requests = os.pipe()
     try:
         with reports_and_output() as (reports, writing_end, output):
             # -P: a file called random.py in the user's directory must not replace the standard library's.
-            command = [python, "-P", "-m", _MODULE, str(writing_end)]
+            command = [python or sys.executable, "-P", "-m", _MODULE, str(writing_end)]
             chosen = environ or {}
             inherited = (writing_end, *pass_fds, *inner_fds)
             start = partial(popen, output=output, stdin=reading_end, pass_fds=inherited)
