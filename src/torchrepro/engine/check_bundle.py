@@ -14,6 +14,7 @@ from torchrepro.bundle.read import read_manifest, require_complete
 from torchrepro.engine.processes.fresh_process import (
     compiler_environment,
     judged_in_isolation,
+    result_in_isolation,
     run_isolated,
 )
 from torchrepro.engine.sandbox.chosen import sandbox_for
@@ -114,6 +115,15 @@ def generate_code(
     job = "torchrepro.execute.generate_code:generate"
     with _isolation(bundle, manifest, time_limit, trusted) as (payload, how):
         return codes if run_isolated(job, payload, on_message=take, **how).result is True else []
+
+
+def ask_about_bundle(
+    job: str, bundle: Path, payload: Mapping[str, Any], *, time_limit: float | None = None
+) -> Any:
+    """Return what a job answers about a bundle, which it loads in a fresh process, sandboxed if need be."""
+    with _isolation(bundle, read_manifest(bundle), time_limit, ()) as (own, how):
+        unfinished = f"{bundle.name} could not be examined"
+        return result_in_isolation(job, {**own, **payload}, unfinished=unfinished, **how)
 
 
 @contextmanager
