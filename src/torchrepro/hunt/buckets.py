@@ -6,6 +6,7 @@
     BUCKETS/NAME/rule.json          the rule by which further failures are recognised (`known.py`)
     BUCKETS/NAME/seeds.jsonl        each program of the bucket, a line
     BUCKETS/NAME/gate.json          whether it is worth an issue (`filing.py`)
+    BUCKETS/NAME/report.json        what a report says of it (`report.py`)
 
 Needs no torch.
 """
@@ -95,6 +96,10 @@ class BucketDirectory:
     @property
     def gate(self) -> Path:
         return self.path / "gate.json"
+
+    @property
+    def told(self) -> Path:
+        return self.path / "report.json"
 
     @property
     def about(self) -> Bucketed | None:
