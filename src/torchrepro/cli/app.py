@@ -16,6 +16,7 @@ from torchrepro.cli import (
     corpus,
     doctor,
     export,
+    hunt,
     import_,
     locate,
     minify,
@@ -46,6 +47,7 @@ app.command("show")(show.show)
 app.command("import")(import_.import_)
 app.command("export")(export.export)
 app.add_typer(corpus.app, name="corpus")
+app.add_typer(hunt.app, name="hunt")
 app.command("doctor")(doctor.doctor)
 
 
