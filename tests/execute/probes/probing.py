@@ -69,3 +69,34 @@ unordered = _first(
     ]
 )
 """Rounds otherwise in every second call, unless deterministic algorithms are asked for."""
+alone_is_wrong = _first(
+    lambda number, inputs, outputs: [value * (2 if _rows(inputs) == 1 else 1) for value in outputs]
+)
+"""Wrong for a batch of one row."""
+three_threads = _first(
+    lambda number, inputs, outputs: [value + (torch.get_num_threads() == 3) for value in outputs]
+)
+"""Wrong in a process with three threads."""
+
+
+def same_memory(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """Return the results of all calls in the memory of the first ones."""
+    memory: list[torch.Tensor] = []
+
+    def run(*args: Any) -> Any:
+        outputs = [value.detach() for value in graph(*args)]
+        if not memory:
+            memory.extend(value.clone() for value in outputs)
+        return tuple(kept.copy_(value) for kept, value in zip(memory, outputs, strict=True))
+
+    return run
+
+
+compilations: list[int] = []
+
+
+def second_compilation(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """Compile wrongly each time but the first."""
+    compilations.append(1)
+    factor = 1 if len(compilations) == 1 else 2
+    return lambda *args: tuple(value * factor for value in graph(*args))

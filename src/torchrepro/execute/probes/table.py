@@ -55,6 +55,11 @@ class Row:
 _ROWS = (
     Row(Kind.SIZES, "sizes:probe_sizes", "one dynamic artefact on many sizes within its guards"),
     Row(Kind.REPEAT, "repeat:probe_repeat", "the same call of one artefact, again and again: the same bits"),
+    Row(Kind.RECOMPILE, "recompile:probe_recompile", "compiled again, and with other choices"),
+    Row(Kind.BATCH, "batch:probe_batch", "a row alone, where rows do not depend on one another"),
+    Row(Kind.CACHE, "cache:probe_cache", "from a cold and from a warm compile cache"),
+    Row(Kind.HOLD, "hold:probe_hold", "results that are kept while later calls run"),
+    Row(Kind.THREADS, "threads:probe_threads", "one thread, and several"),
 )
 
 
