@@ -20,6 +20,7 @@ from torchrepro.cli import (
     import_,
     locate,
     minify,
+    probe,
     report,
     run,
     show,
@@ -38,6 +39,7 @@ app = typer.Typer(
 app.command("run", context_settings=run.CONTEXT)(run.run)
 app.command("compare")(compare.compare)
 app.command("check")(check.check)
+app.command("probe")(probe.probe)
 app.command("minify")(minify.minify)
 app.command("locate")(locate.locate)
 app.command("bisect")(bisect.bisect)

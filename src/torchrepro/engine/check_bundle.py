@@ -90,7 +90,7 @@ def check_bundle(
         if on_code is not None and "code" in message:
             on_code(message["code"])
 
-    with _isolation(bundle, manifest, time_limit, trusted, on_phase) as (payload, how):
+    with isolation_for(bundle, manifest, time_limit, trusted, on_phase) as (payload, how):
         how["environ"].update(environ or {})
         verdict = judged_in_isolation(
             "torchrepro.execute.judge_repro:check", {**payload, **more}, on_message=take, **how
@@ -113,7 +113,7 @@ def generate_code(
         codes.extend([message["code"]] if "code" in message else [])
 
     job = "torchrepro.execute.generate_code:generate"
-    with _isolation(bundle, manifest, time_limit, trusted) as (payload, how):
+    with isolation_for(bundle, manifest, time_limit, trusted) as (payload, how):
         return codes if run_isolated(job, payload, on_message=take, **how).result is True else []
 
 
@@ -127,7 +127,7 @@ def ask_about_bundle(
 
 
 @contextmanager
-def _isolation(
+def isolation_for(
     bundle: Path,
     manifest: Manifest,
     time_limit: float | None,
