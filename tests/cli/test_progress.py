@@ -103,3 +103,22 @@ def test_quiet_is_quiet(capfd: pytest.CaptureFixture[str]) -> None:
     with shown.progress(quiet=True) as silent:
         silent.show(progress("windows", (1, 1, 1), 1))
     assert capfd.readouterr() == ("", "")
+
+
+def test_counted_work_says_how_far_it_is_now_and_then_and_how_long_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, file = [time.monotonic()], io.StringIO()
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    lines = Lines(Console(file=file))
+    for done in range(5):
+        lines.show({"step": "replaying", "count": (done, 4)})
+        now[0] += 6.0
+    lines.show({"step": "generating code", "count": (0, 4)})
+    assert file.getvalue().splitlines() == [
+        "torchrepro: replaying: 0 of 4, 0 s",
+        "torchrepro: replaying: 2 of 4, 12 s, about 12 s left",
+        "torchrepro: replaying: 4 of 4, 24 s, about 0 s left",
+        "torchrepro: generating code: 0 of 4, 30 s",
+    ]
+    assert "3 of 4" in status({"step": "replaying", "count": (3, 4)}).lines()

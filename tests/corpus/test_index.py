@@ -134,3 +134,36 @@ def test_a_strangers_corpus_can_name_no_other_place(tmp_path: Path, template: Pa
     with Corpus(tmp_path / "mine", create=True) as mine:
         assert mine.merge(tmp_path / "theirs") == (0, 0)
         assert mine.count() == 0
+
+
+def test_a_replay_after_a_half_written_one_is_kept(tmp_path: Path, template: Path):
+    with Corpus(tmp_path / "corpus", create=True) as corpus:
+        entry, _ = corpus.add(write_bundle(tmp_path / "b", 1, template))
+        with (tmp_path / "corpus" / "bundles" / entry.id / "replays.jsonl").open("ab") as file:
+            file.write(b'{"id": "0001", "bund')
+        corpus.record(recorded(entry.id))
+        assert [each.replayed for each in corpus.all_replays(entry.id)] == [FAILS]
+
+
+@pytest.mark.parametrize("damage", ["torn", "gone"])
+def test_adding_a_bundle_again_replaces_a_damaged_copy(tmp_path: Path, template: Path, damage: str):
+    bundle = write_bundle(tmp_path / "b", 1, template)
+    with Corpus(tmp_path / "corpus", create=True) as corpus:
+        entry, _ = corpus.add(bundle)
+        if damage == "torn":
+            (corpus.bundle(entry.id) / "graph.py").write_text("torn")
+        else:
+            shutil.rmtree(corpus.bundle(entry.id))
+        assert corpus.add(bundle) == (entry, False)
+        assert content_digest(corpus.bundle(entry.id)) == entry.id
+        assert ["damaged" in note for note in corpus.notes] == [True]
+
+
+def test_a_damaged_bundle_of_another_corpus_does_not_stop_a_merge(tmp_path: Path, template: Path):
+    with Corpus(tmp_path / "theirs", create=True) as theirs:
+        entries = [theirs.add(write_bundle(tmp_path / f"b{each}", each, template))[0] for each in range(3)]
+        shutil.rmtree(theirs.bundle(entries[0].id))
+        (theirs.bundle(entries[1].id) / "manifest.json").write_text("torn")
+    with Corpus(tmp_path / "mine", create=True) as mine:
+        assert mine.merge(tmp_path / "theirs") == (1, 0)
+        assert len(mine.notes) == 2

@@ -80,6 +80,8 @@ def test_a_baseline_that_was_killed_is_no_baseline(corpus: Corpus):
     run, _ = replay_corpus(corpus, Plan((OLD, NEW)), executor=made_up)
     assert states(corpus, run) == {State.CANNOT_RUN: 6}
     assert "baseline: its process died" in next(Survey(corpus, [run]).findings()).detail
+    (row,) = Survey(corpus, [run]).buckets()
+    assert "baseline: its process died" in row.signature  # the table says why
 
 
 def test_an_interrupted_run_continues_where_it_stopped(corpus: Corpus):

@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-import msgspec
-
 from torchrepro.bisect.environments import environment_for
 from torchrepro.bisect.installers import Stopped, stopping
 from torchrepro.bisect.scripts import run_script
 from torchrepro.bisect.series import Setting
+from torchrepro.engine.line_file import append_line, read_lines
 from torchrepro.engine.other_python import Interpreter, ask_interpreter, replay
 from torchrepro.engine.processes.fresh_process import cache_directory
 from torchrepro.nouns.errors import TorchReproError, refused_by_system
@@ -165,29 +164,13 @@ class KeptRuns:
 
     def of(self, setting: Setting) -> list[Observation]:
         """Return the runs under a setting, in order."""
-        wanted, found = _key(setting), []
-        lines = self._path.read_bytes().splitlines(keepends=True) if self._path.exists() else []
-        for line in lines:
-            try:
-                kept = msgspec.json.decode(line, type=_Kept)
-            except msgspec.DecodeError:
-                continue  # the last line of a killed process
-            if kept.key == wanted:
-                found.append(kept.seen)
-        return found
+        wanted = _key(setting)
+        return [kept.seen for kept in read_lines(self._path, _Kept) if kept.key == wanted]
 
     def keep(self, setting: Setting, seen: Observation) -> None:
         """Keep a run; one that could not run is tried again by the next command."""
-        if seen.cannot_run:
-            return
-        line = msgspec.json.encode(_Kept(_key(setting), seen)) + b"\n"
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            # The line before may lack its end, if its writer was killed.
-            os.write(descriptor, b"\n" + line)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        if not seen.cannot_run:
+            append_line(self._path, _Kept(_key(setting), seen))
 
     def forget(self) -> None:
         self._path.unlink(missing_ok=True)

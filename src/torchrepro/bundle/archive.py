@@ -11,12 +11,15 @@ import errno
 import os
 import secrets
 import shutil
+import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TextIO
 
 from torchrepro.bundle.provenance import sealed
 from torchrepro.bundle.read import (
@@ -27,7 +30,7 @@ from torchrepro.bundle.read import (
     check_member_name,
     file_digest,
 )
-from torchrepro.nouns.errors import BundleError, advice_on, in_a_line
+from torchrepro.nouns.errors import BundleError, TorchReproError, advice_on, in_a_line
 
 _lock = threading.Lock()
 _last_microsecond = 0
@@ -127,6 +130,33 @@ def seal_again(bundle: Path, *, sign: bool = True) -> None:
         os.replace(partial, bundle / PROVENANCE)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def require_writable(path: Path, next_step: str = "choose another file") -> None:
+    """Raise now if a file of this name could not be written later; make its directory."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as exc:
+        raise TorchReproError(f"cannot write {path}: {exc.strerror}", next_step=next_step) from exc
+
+
+@contextmanager
+def written_in_one_step(path: Path, next_step: str = "choose another file") -> Iterator[TextIO]:
+    """Yield a text file that gets its name when it is complete; a file or link of that name is replaced."""
+    partial = path.with_name(f".{path.name[:100]}.{new_run_id()}{PARTIAL_SUFFIX}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("x", encoding="utf-8", errors="replace") as file:
+            yield file
+        partial.replace(path)
+    except OSError as exc:
+        raise TorchReproError(f"cannot write {path}: {exc.strerror or exc}", next_step=next_step) from exc
+    finally:
+        with suppress(OSError):
+            partial.unlink()
 
 
 def _exists(target: Path) -> BundleError:

@@ -6,13 +6,13 @@ import json
 import re
 import shutil
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from torchrepro.cli.corpus_output import Wanted, corpus_progress, policy_of, say, show_findings
+from torchrepro.cli.corpus_output import Files, Wanted, policy_of, say, show_findings
 from torchrepro.cli.options import (
     CANNOT_BE_TESTED,
     Json,
@@ -22,12 +22,12 @@ from torchrepro.cli.options import (
     Traceback,
     Trust,
     failures_as_lines,
+    takes_options_of,
 )
 from torchrepro.nouns.errors import TorchReproError, visible
 
 if TYPE_CHECKING:
     from torchrepro.corpus.index import Corpus
-    from torchrepro.corpus.replays import Plan
 
 app = typer.Typer(
     help="Keep many failures in a directory, and replay them under one version of torch or two.",
@@ -38,26 +38,8 @@ app = typer.Typer(
 _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 
 Directory = Annotated[Path, typer.Argument(metavar="CORPUS", help="The directory of the corpus.")]
-Jobs = Annotated[
-    int | None,
-    typer.Option("--jobs", "-j", min=1, help="Replays at the same time (default: one for each core)."),
-]
-Repeat = Annotated[
-    int,
-    typer.Option("--repeat", min=1, help="Replays of each bundle, to find the flaky ones."),
-]
-All = Annotated[bool, typer.Option("--all", help="Also run what generates the same code as before.")]
-Only = Annotated[str, typer.Option("--only", metavar="ID", help="Only this bundle or this bucket.")]
-Shard = Annotated[
-    str, typer.Option("--shard", metavar="I/N", help="A part of the corpus, balanced by recorded durations.")
-]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Do not continue an interrupted run.")]
 BaselineFile = Annotated[
     Path | None, typer.Option("--baseline", metavar="FILE", help="What is accepted, a line a bundle.")
-]
-Update = Annotated[bool, typer.Option("--update", help="Write improvements into the baseline file.")]
-UpdateAll = Annotated[
-    bool, typer.Option("--update-all", help="Write everything into the baseline file, regressions too.")
 ]
 FailOn = Annotated[
     str,
@@ -143,13 +125,13 @@ def show(
     traceback: Traceback = False,
 ) -> None:
     """Show a bundle of a corpus, and its replays."""
-    from torchrepro.corpus.index import Corpus, read_replays
+    from torchrepro.corpus.index import Corpus
     from torchrepro.nouns.sections import Facts, Section, Table
     from torchrepro.report.text import print_section
 
     with failures_as_lines(as_json=json_, show_traceback=traceback), Corpus(corpus) as opened:
         entry = opened.entry(bundle)
-        replays = list(read_replays(corpus / "bundles" / entry.id / "replays.jsonl"))
+        replays = list(opened.all_replays(entry.id))
         if json_:
             done = [{**asdict(each), "replayed": asdict(each.replayed)} for each in replays]
             print(json.dumps({**asdict(entry), "path": str(opened.bundle(entry.id)), "replays": done}))
@@ -193,23 +175,35 @@ def rm(
             print(json.dumps({"removed": [entry.id for entry in found]}))
 
 
-@app.command()
-def run(
-    corpus: Directory,
-    python: Annotated[
-        Path | None,
-        typer.Option("--python", metavar="PATH", help="The Python to replay with (default: this)."),
+def _replay(
+    directory: Path,
+    pythons: list[Path],
+    diff_code: bool,
+    *,
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", "-j", min=1, help="Replays at the same time (default: one for each core)."),
     ] = None,
-    jobs: Jobs = None,
     on: On = "",
-    repeat: Repeat = 1,
-    all_: All = False,
-    only: Only = "",
-    shard: Shard = "1/1",
-    fresh: Fresh = False,
+    repeat: Annotated[
+        int, typer.Option("--repeat", min=1, help="Replays of each bundle, to find the flaky ones.")
+    ] = 1,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Also run what generates the same code as before.")
+    ] = False,
+    only: Annotated[str, typer.Option("--only", metavar="ID", help="Only this bundle or this bucket.")] = "",
+    shard: Annotated[
+        str,
+        typer.Option("--shard", metavar="I/N", help="A part of the corpus, balanced by recorded durations."),
+    ] = "1/1",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Do not continue an interrupted run.")] = False,
     baseline: BaselineFile = None,
-    update: Update = False,
-    update_all: UpdateAll = False,
+    update: Annotated[
+        bool, typer.Option("--update", help="Write improvements into the baseline file.")
+    ] = False,
+    update_all: Annotated[
+        bool, typer.Option("--update-all", help="Write everything into the baseline file, regressions too.")
+    ] = False,
     fail_on: FailOn = "regressed",
     findings: Findings = None,
     junit: Junit = None,
@@ -221,24 +215,61 @@ def run(
     quiet: Quiet = False,
     traceback: Traceback = False,
 ) -> None:
+    """Replay a corpus with these interpreters, show what was found, and exit."""
+    from torchrepro import pipeline
+    from torchrepro.cli.progress import progress
+    from torchrepro.corpus.index import Corpus
+    from torchrepro.corpus.replays import Plan, replay_corpus
+    from torchrepro.corpus.survey import Survey
+    from torchrepro.engine.other_python import ask_interpreter
+    from torchrepro.engine.processes.limits import usable_cores
+    from torchrepro.engine.remote.relay import workers_of
+
+    with failures_as_lines(as_json=json_, show_traceback=traceback):
+        files = Files(findings, junit, html, github, baseline, update, update_all)
+        wanted = Wanted(policy_of(fail_on), files, diff_code, json_)
+        accepted = files.accepted()
+        part = _shard(shard)
+        with Corpus(directory) as corpus, pipeline.cluster_at(on) as cluster:
+            executor = None if cluster is None else cluster.executor(f"corpus {directory.name}")
+            usual = max(1, usable_cores()) if executor is None else workers_of(executor)
+            interpreters = tuple(map(ask_interpreter, pythons))
+            plan = Plan(
+                *(interpreters, repeat, jobs or usual, all_, part, time_limit, tuple(trust or ()), only)
+            )
+            with progress(quiet=quiet or json_) as shown:
+                run, done = replay_corpus(
+                    *(corpus, plan),
+                    executor=executor,
+                    fresh=fresh,
+                    on_progress=lambda now: shown.show(now.message),
+                )
+            if not done.total:
+                say("nothing was replayed: this shard is empty")
+            code = show_findings(Survey(corpus, [run], accepted), wanted, done)
+    raise typer.Exit(code)
+
+
+@app.command()
+@takes_options_of(_replay)
+def run(
+    corpus: Directory,
+    python: Annotated[
+        Path | None,
+        typer.Option("--python", metavar="PATH", help="The Python to replay with (default: this)."),
+    ] = None,
+    **rest: Any,
+) -> None:
     """Replay all bundles: still fails, fixed (two silent runs), fails otherwise, flaky, cannot run.
 
     Exit code: 0, 1 if a state of --fail-on was found, 125 if nothing could be tested, 130 after Ctrl-C: then
     the same command continues.
     """
-    from torchrepro.corpus.replays import Plan
-
-    with failures_as_lines(as_json=json_, show_traceback=traceback):
-        wanted = Wanted(
-            policy_of(fail_on), baseline, update, update_all, findings, junit, html, github, json=json_
-        )
-        plan = Plan((), repeat, jobs or 0, all_, _shard(shard), time_limit, tuple(trust or ()), only)
-        pythons = [python or Path(sys.executable)]
-        code = _replay(corpus, pythons, plan, wanted, on=on, quiet=quiet, fresh=fresh)
-    raise typer.Exit(code)
+    _replay(corpus, [python or Path(sys.executable)], False, **rest)
 
 
 @app.command()
+@takes_options_of(_replay)
 def ab(
     corpus: Directory,
     python: Annotated[
@@ -250,46 +281,19 @@ def ab(
     diff_code: Annotated[
         bool, typer.Option("--diff-code", help="Show how the generated code of both differs.")
     ] = False,
-    jobs: Jobs = None,
-    on: On = "",
-    repeat: Repeat = 1,
-    all_: All = False,
-    only: Only = "",
-    shard: Shard = "1/1",
-    fresh: Fresh = False,
-    baseline: BaselineFile = None,
-    update: Update = False,
-    update_all: UpdateAll = False,
-    fail_on: FailOn = "regressed",
-    findings: Findings = None,
-    junit: Junit = None,
-    html: Html = None,
-    github: Github = False,
-    trust: Trust = None,
-    time_limit: OptionalTimeLimit = None,
-    json_: Json = False,
-    quiet: Quiet = False,
-    traceback: Traceback = False,
+    **rest: Any,
 ) -> None:
     """Compare two versions: regressed, fixed, fails on both, only the baseline fails, cannot run.
 
     A baseline that could not run, or was killed, is none: such a bundle cannot be compared.
     """
-    from torchrepro.corpus.replays import Plan
-
-    with failures_as_lines(as_json=json_, show_traceback=traceback):
+    with failures_as_lines(as_json=rest["json_"], show_traceback=rest["traceback"]):
         if len(python) != 2:
             raise TorchReproError(
                 f"two interpreters are compared, and --python names {len(python)}",
                 next_step="write --python OLD --python NEW",
             )
-        wanted = Wanted(
-            *(policy_of(fail_on), baseline, update, update_all, findings, junit, html, github, diff_code),
-            json_,
-        )
-        plan = Plan((), repeat, jobs or 0, all_, _shard(shard), time_limit, tuple(trust or ()), only)
-        code = _replay(corpus, python, plan, wanted, on=on, quiet=quiet, fresh=fresh)
-    raise typer.Exit(code)
+    _replay(corpus, python, diff_code, **rest)
 
 
 @app.command()
@@ -312,8 +316,8 @@ def merge(
 
     code = 0
     with failures_as_lines(as_json=json_, show_traceback=traceback):
-        wanted = Wanted(policy_of(fail_on), baseline, False, False, findings, junit, html, github, json=json_)
-        accepted = wanted.accepted()
+        files = Files(findings, junit, html, github, baseline)
+        wanted, accepted = Wanted(policy_of(fail_on), files, json=json_), files.accepted()
         for path in other:
             require_corpus(path)  # a wrong path changes nothing
         with Corpus(corpus, create=True) as opened:
@@ -328,29 +332,6 @@ def merge(
             elif json_:
                 print(json.dumps({"corpus": str(corpus), "bundles": opened.count()}))
     raise typer.Exit(code)
-
-
-def _replay(
-    directory: Path, pythons: list[Path], plan: Plan, wanted: Wanted, *, on: str, quiet: bool, fresh: bool
-) -> int:
-    from torchrepro import pipeline
-    from torchrepro.corpus.index import Corpus
-    from torchrepro.corpus.replays import replay_corpus
-    from torchrepro.corpus.survey import Survey
-    from torchrepro.engine.other_python import ask_interpreter
-    from torchrepro.engine.processes.limits import usable_cores
-    from torchrepro.engine.remote.relay import workers_of
-
-    accepted = wanted.accepted()
-    with Corpus(directory) as corpus, pipeline.cluster_at(on) as cluster:
-        executor = None if cluster is None else cluster.executor(f"corpus {directory.name}")
-        usual = max(1, usable_cores()) if executor is None else workers_of(executor)
-        plan = replace(plan, interpreters=tuple(map(ask_interpreter, pythons)), jobs=plan.jobs or usual)
-        with corpus_progress(quiet=quiet or wanted.json) as tell:
-            run, progress = replay_corpus(corpus, plan, executor=executor, fresh=fresh, on_progress=tell)
-        if not progress.total:
-            say("nothing was replayed: this shard is empty")
-        return show_findings(Survey(corpus, [run], accepted), wanted, progress)
 
 
 def _shard(text: str) -> tuple[int, int]:

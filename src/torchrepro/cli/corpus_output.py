@@ -1,13 +1,11 @@
-"""What `torchrepro corpus` shows of a run: progress, the findings, and the files that were asked for."""
+"""What `torchrepro corpus` shows of a run: the findings, and the files that were asked for."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,32 +16,42 @@ if TYPE_CHECKING:
     from torchrepro.corpus.runs import Progress
     from torchrepro.corpus.survey import Survey
 
-_SECONDS_BETWEEN_LINES = 10.0
 _VIOLATED = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a user wants to be told of a run, and where."""
+class Files:
+    """The files that a user wants of a run, and the baseline file."""
 
-    policy: frozenset[str] = field(default=frozenset())
-    baseline: Path | None = None
-    update: bool = False
-    update_all: bool = False
     findings: Path | None = None
     junit: Path | None = None
     html: Path | None = None
     github: bool = False
-    diff_code: bool = False
-    json: bool = False
+    baseline: Path | None = None
+    update: bool = False
+    update_all: bool = False
 
     def accepted(self) -> dict[str, Accepted]:
-        """Read the baseline file."""
+        """Read the baseline file; raise now for a file that could not be written after hours of replays."""
+        from torchrepro.bundle.archive import require_writable
         from torchrepro.corpus.baseline import read_baseline
 
         if self.baseline is None and (self.update or self.update_all):
             raise TorchReproError("there is no file to update", next_step="name it with --baseline FILE")
+        updated = self.baseline if self.update or self.update_all else None
+        for path in filter(None, (self.findings, self.junit, self.html, updated)):
+            require_writable(path)
         return {} if self.baseline is None else read_baseline(self.baseline)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a user wants to be told of a run."""
+
+    policy: frozenset[str]
+    files: Files
+    diff_code: bool = False
+    json: bool = False
 
 
 def policy_of(text: str) -> frozenset[str]:
@@ -63,37 +71,37 @@ def policy_of(text: str) -> frozenset[str]:
 
 def show_findings(survey: Survey, wanted: Wanted, progress: Progress) -> int:
     """Print the findings, write the files that were asked for, and return the exit code."""
+    from torchrepro.bundle.archive import written_in_one_step
     from torchrepro.corpus import outputs
     from torchrepro.corpus.baseline import updated, write_baseline
     from torchrepro.report.text import print_section
 
     summary = survey.summary(progress.replays, progress.not_run, time.monotonic() - progress.began)
-    buckets = survey.buckets()
-    if wanted.findings is not None:
-        with outputs.written_in_one_step(wanted.findings) as file:
-            outputs.write_json(file, summary, buckets, survey.findings)
-    if wanted.junit is not None:
-        with outputs.written_in_one_step(wanted.junit) as file:
-            outputs.write_junit(file, summary, survey.findings)
-    if wanted.html is not None:
-        from torchrepro.corpus.page import page_of
-
-        page = page_of(survey.corpus, summary, buckets, survey.findings, diff_code=wanted.diff_code)
-        with outputs.written_in_one_step(wanted.html) as file:
-            file.write(page)
-    if wanted.github:
-        stream = sys.stderr if wanted.json else sys.stdout
-        outputs.write_github(summary, buckets, survey.findings, stream, os.environ)
-    if wanted.baseline is not None and (wanted.update or wanted.update_all):
-        commit = summary.interpreters[-1].commit
-        lines = updated(survey.baseline, survey.findings(), commit, everything=wanted.update_all)
-        write_baseline(wanted.baseline, lines)
+    buckets, files = survey.buckets(), wanted.files
     if wanted.json:
         outputs.write_json(sys.stdout, summary, buckets, survey.findings)
     else:
         print_section(outputs.section_of(summary, buckets))
         if wanted.diff_code:
             _print_code(survey, [f"torch {each.torch}" for each in summary.interpreters])
+    if files.findings is not None:
+        with written_in_one_step(files.findings) as file:
+            outputs.write_json(file, summary, buckets, survey.findings)
+    if files.junit is not None:
+        with written_in_one_step(files.junit) as file:
+            outputs.write_junit(file, summary, survey.findings)
+    if files.html is not None:
+        from torchrepro.corpus.page import page_of
+
+        with written_in_one_step(files.html) as file:
+            file.write(page_of(survey.corpus, summary, buckets, survey.findings, diff_code=wanted.diff_code))
+    if files.github:
+        stream = sys.stderr if wanted.json else sys.stdout
+        outputs.write_github(summary, buckets, survey.findings, stream, os.environ)
+    if files.baseline is not None and (files.update or files.update_all):
+        commit = summary.interpreters[-1].commit
+        lines = updated(survey.baseline, survey.findings(), commit, everything=files.update_all)
+        write_baseline(files.baseline, lines)
     return _VIOLATED if survey.violations(wanted.policy) else 0
 
 
@@ -108,53 +116,6 @@ def _print_code(survey: Survey, names: list[str]) -> None:
             print(visible(line))
     if not shown:
         print("\nno bundle generates other code")
-
-
-@contextmanager
-def corpus_progress(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
-    """Show how far a run is, and how long it will take: a bar on a terminal, else a line now and then."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.progress import Progress as Bars
-
-    from torchrepro.cli.progress import error_console
-
-    console = error_console()
-    if quiet:
-        yield lambda progress: None
-    elif console.is_terminal:
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn())
-        with Bars(
-            *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True
-        ) as bars:
-            bar = bars.add_task("starting", total=None)
-            yield lambda progress: bars.update(
-                bar, description=progress.doing, completed=progress.done, total=progress.total
-            )
-    else:
-        yield _Lines().tell
-
-
-class _Lines:
-    """Prints a line for each phase of a run, and every ten seconds."""
-
-    def __init__(self) -> None:
-        self._at, self._doing = 0.0, ""
-
-    def tell(self, progress: Progress) -> None:
-        now = time.monotonic()
-        if progress.doing == self._doing and now - self._at < _SECONDS_BETWEEN_LINES:
-            return
-        self._at, self._doing = now, progress.doing
-        spent = now - progress.began
-        left = spent / progress.done * (progress.total - progress.done) if progress.done else 0.0
-        eta = f", about {left:.0f} s left" if left else ""
-        say(f"{progress.doing}: {progress.done} of {progress.total}, {spent:.0f} s{eta}")
 
 
 def say(line: str) -> None:

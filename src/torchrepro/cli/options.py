@@ -157,13 +157,21 @@ def takes_model_options(*, before: str) -> Callable[[Verb], Verb]:
 
     `before`: the option of the verb that follows them in its help.
     """
-    asked = inspect.signature(model_request, eval_str=True).parameters.values()
+    return takes_options_of(model_request, before=before)
+
+
+def takes_options_of(function: Callable[..., Any], *, before: str = "") -> Callable[[Verb], Verb]:
+    """Return a decorator that gives a verb the options that a function takes, as its `**rest`.
+
+    They come last in the help of the verb, or `before` one of its own.
+    """
+    asked = inspect.signature(function, eval_str=True).parameters.values()
     shared = [one for one in asked if get_origin(one.annotation) is Annotated]
     options = [one.replace(kind=one.POSITIONAL_OR_KEYWORD) for one in shared]
 
     def decorate(verb: Verb) -> Verb:
-        own = list(inspect.signature(verb, eval_str=True).parameters.values())[:-1]  # without `**model`
-        place = [one.name for one in own].index(before)
+        own = list(inspect.signature(verb, eval_str=True).parameters.values())[:-1]  # without `**rest`
+        place = [one.name for one in own].index(before) if before else len(own)
         listed = inspect.Signature([*own[:place], *options, *own[place:]])
         verb.__signature__ = listed  # type: ignore[attr-defined]
         return verb

@@ -35,6 +35,7 @@ _PHASES = {
     "explain": "varying the result, to see what matters",
 }
 _SECONDS_BETWEEN_LINES = 1.0
+_SECONDS_BETWEEN_COUNTS = 10.0
 _CULPRIT = "the culprit"
 _VERIFIED = "fails in a fresh process"
 
@@ -56,6 +57,8 @@ class Status:
     best: list[int] | None = None
     queries: int = 0
     known: int = 0
+    count: tuple[int, int] | None = None
+    """Of work that has a known end: how much is done, and all of it."""
     stopping: str = ""
     script: str = ""
     """One that was seen to fail in a fresh process; what matters of it is still being found out."""
@@ -76,6 +79,7 @@ class Status:
             if message["phase"] == "search":
                 self._searching_since = now
         self.doing = str(message.get("step", self.doing))
+        self.count = message.get("count", self.count)
         if "progress" in message:
             progress = message["progress"]
             self.start, self.best = progress.get("start"), progress.get("best")
@@ -100,6 +104,8 @@ class Status:
     @property
     def estimate(self) -> float | None:
         """Seconds left if nothing more is found; None until every pass has run once."""
+        if self.count is not None and self.count[0]:
+            return self.seconds / self.count[0] * (self.count[1] - self.count[0])
         if not self._again:
             return None
         later = list(self.passes)
@@ -128,9 +134,17 @@ class Status:
             known = f", {self.known} known already" if self.known else ""
             rate = self.queries / max(searching, 1e-3)
             found += [self.size, f"{self.queries} queries ({rate:.1f}/s){known}"]
+        if self.count is not None:
+            found.append(self.counted)
         left = "unknown" if self.estimate is None else f"about {_clock(self.estimate)}"
-        found.append(f"elapsed {_clock(self.seconds)}" + (f", left {left}" if self.passes else ""))
+        has_end = self.passes or self.count
+        found.append(f"elapsed {_clock(self.seconds)}" + (f", left {left}" if has_end else ""))
         return found
+
+    @property
+    def counted(self) -> str:
+        """`3 of 8`; empty where no end is known."""
+        return "" if self.count is None else f"{self.count[0]:,} of {self.count[1]:,}"
 
 
 class Silent:
@@ -159,7 +173,12 @@ class Lines(Silent):
     def show(self, message: Mapping[str, Any]) -> None:
         status = self._status
         status.take(message)
-        if message.get("phase", "start") in _PHASES and message.keys() & self._told:
+        if "count" in message:
+            later = time.monotonic() - self._last >= _SECONDS_BETWEEN_COUNTS
+            left = "" if status.estimate is None else f", about {_clock(status.estimate)} left"
+            if later or not self._shown.startswith(status.doing):
+                self._print(f"{status.doing}: {status.counted}", f", {_clock(status.seconds)}{left}")
+        elif message.get("phase", "start") in _PHASES and message.keys() & self._told:
             self._print(status.stopping or status.doing)
         elif "script" in message:
             self._print(f"{_VERIFIED}: {status.script}")

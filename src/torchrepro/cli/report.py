@@ -149,16 +149,7 @@ def _write(text: str, target: Path) -> None:
 
     Next to a stranger's bundle there may be links of any name: none is followed.
     """
-    from torchrepro.bundle.archive import new_run_id
+    from torchrepro.bundle.archive import written_in_one_step
 
-    partial = target.with_name(f".{target.name}.{new_run_id()}.partial")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("xb") as file:
-            file.write(text.encode("utf-8", "replace"))
-        partial.replace(target)
-    except OSError as exc:
-        partial.unlink(missing_ok=True)
-        raise TorchReproError(
-            f"cannot write {target}: {exc.strerror}", next_step="choose another file with -o FILE"
-        ) from exc
+    with written_in_one_step(target, "choose another file with -o FILE") as file:
+        file.write(text)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torchrepro.bundle.archive import new_run_id
+from torchrepro.bundle.archive import written_in_one_step
 from torchrepro.bundle.read import read_small_file
 from torchrepro.corpus.findings import Finding, State
 from torchrepro.nouns.errors import TorchReproError, visible
@@ -52,7 +52,8 @@ def read_baseline(path: Path) -> dict[str, Accepted]:
         return {}
     except (OSError, UnicodeDecodeError) as exc:
         raise TorchReproError(
-            f"cannot read the baseline {path} ({exc})", next_step="name another with --baseline FILE"
+            f"cannot read the baseline {path}: {getattr(exc, 'strerror', exc)}",
+            next_step="name another with --baseline FILE",
         ) from exc
     lines = enumerate(text.splitlines(), start=1)
     found = [_parsed(line, f"{path}:{number}") for number, line in lines if line.strip() and line[0] != "#"]
@@ -125,14 +126,9 @@ def updated(
 
 def write_baseline(path: Path, lines: Iterable[Accepted]) -> None:
     """Write a baseline file in one step."""
-    partial = path.with_name(f".{path.name}.{new_run_id()}.partial")
-    try:
-        with partial.open("x", encoding="utf-8", errors="replace") as file:
-            file.write(_HEAD)
-            file.writelines(f"{line}\n" for line in lines)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with written_in_one_step(path) as file:
+        file.write(_HEAD)
+        file.writelines(f"{line}\n" for line in lines)
 
 
 def _plain(signature: str) -> str:

@@ -167,6 +167,7 @@ class Counted:
     bucket: str
     state: State
     signature: str
+    """Of the example; why it cannot run, where that is the state."""
     count: int
     example: str
 

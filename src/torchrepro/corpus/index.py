@@ -26,7 +26,7 @@ from typing import Any
 
 import msgspec
 
-from torchrepro.bundle.archive import new_run_id
+from torchrepro.bundle.archive import new_run_id, written_in_one_step
 from torchrepro.bundle.read import (
     DEFAULT_LIMIT,
     MANIFEST,
@@ -37,6 +37,7 @@ from torchrepro.bundle.read import (
     read_manifest,
     read_small_file,
 )
+from torchrepro.engine.line_file import append_line, read_lines
 from torchrepro.engine.other_python import Replayed
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.report.bucket import Bucket, bucket_in
@@ -133,7 +134,9 @@ class Corpus:
         identity = content_digest(around.bundle)
         home = self._bundles / identity
         bucket = bucket_in(around)
-        if home.is_dir() and (known := self._read(home)) is not None:
+        known = self._read(home) if home.is_dir() else None
+        if known is not None:
+            self._copy_in(around.bundle, known)
             return self._sorted_again(known, bucket), False
         manifest = read_manifest(around.bundle)
         verdict = verdict_in(manifest.verdict)
@@ -153,13 +156,13 @@ class Corpus:
     def _sorted_again(self, entry: Entry, bucket: Bucket) -> Entry:
         if (bucket.graph or bucket.culprit) and bucket.fingerprint != entry.bucket:
             entry = replace(entry, bucket=bucket.fingerprint, culprit=bucket.culprit)
-            path = self._bundles / entry.id / "entry.json"
-            partial = path.with_name(f".{path.name}.{new_run_id()}")
-            partial.write_bytes(_encoded(entry))
-            partial.replace(path)
+            with written_in_one_step(self._bundles / entry.id / "entry.json") as file:
+                file.write(_encoded(entry).decode())
             with self.database:
-                self.database.execute("DELETE FROM bundles WHERE id = ?", (entry.id,))
-        self._put(entry)
+                self.database.execute(
+                    "UPDATE bundles SET bucket = ?, culprit = ? WHERE id = ?",
+                    (entry.bucket, entry.culprit, entry.id),
+                )
         return entry
 
     def remove(self, identity: str) -> Entry:
@@ -212,18 +215,19 @@ class Corpus:
 
     def record(self, done: Recorded) -> None:
         """Keep a finished replay: first in its file, then in the index."""
-        line = _encoded(done) + b"\n"
-        path = self._bundles / done.bundle / "replays.jsonl"
-        # One write on a descriptor that appends: lines of several processes do not mix.
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-        try:
-            os.write(descriptor, line)
-        finally:
-            os.close(descriptor)
+        append_line(self._replays_of(done.bundle), done)
         with self.database:
             self._index_replay(done)
 
+    def _replays_of(self, identity: str) -> Path:
+        return self._bundles / identity / "replays.jsonl"
+
+    def all_replays(self, identity: str) -> Iterator[Recorded]:
+        """Yield all replays of a bundle, in the order in which they ended."""
+        return read_lines(self._replays_of(identity), Recorded)
+
     def replays(self, run: str, bundle: str, side: int) -> list[Replayed]:
+        """Return the replays of a bundle in a run."""
         rows = self.database.execute(
             "SELECT replayed FROM replays WHERE bundle = ? AND run = ? AND side = ? ORDER BY id",
             (bundle, run, side),
@@ -234,10 +238,8 @@ class Corpus:
         """Keep generated code under its digest."""
         path = self.code(digest)
         if digest and text and not path.exists():
-            path.parent.mkdir(exist_ok=True)
-            partial = path.with_name(f".{path.name}.{new_run_id()}")
-            partial.write_text(text, errors="replace")
-            partial.replace(path)
+            with written_in_one_step(path) as file:
+                file.write(text)
 
     def code(self, digest: str) -> Path:
         return self.directory / "code" / f"{digest}.txt"
@@ -253,7 +255,7 @@ class Corpus:
                 entry = self._read(home) if _ID.fullmatch(home.name) else None
                 if entry is not None:
                     self._insert(entry)
-                    for done in read_replays(home / "replays.jsonl"):
+                    for done in self.all_replays(entry.id):
                         self._index_replay(done)
         return self.count()
 
@@ -268,19 +270,22 @@ class Corpus:
             entry = self._read(source) if _ID.fullmatch(source.name) and not source.is_symlink() else None
             if entry is None:
                 continue
-            if content_digest(source / "bundle") != entry.id:
+            if not _is_intact(source / "bundle", entry.id):
                 self.notes.append(f"{entry.id} of {other} is not what its id says: left out")
                 continue
             new_bundles += self._copy_in(source / "bundle", entry)
             known = self.database.execute("SELECT id FROM replays WHERE bundle = ?", (entry.id,)).fetchall()
-            for done in read_replays(source / "replays.jsonl"):
+            for done in read_lines(source / "replays.jsonl", Recorded):
                 if (done.id,) not in known and done.bundle == entry.id:
                     self.record(done)
                     new_replays += 1
         return new_bundles, new_replays
 
     def _copy_in(self, bundle: Path, entry: Entry) -> bool:
-        """Copy a bundle to its place by one rename; return whether it was not there."""
+        """Copy a bundle to its place by one rename; return whether it was not there.
+
+        A copy that is there and damaged is replaced.
+        """
         home = self._bundles / entry.id
         partial = self._bundles / f".{entry.id}.{new_run_id()}{PARTIAL_SUFFIX}"
         new = False
@@ -294,6 +299,12 @@ class Corpus:
                 except OSError:
                     if not home.is_dir():  # else another process was faster, with the same content
                         raise
+            elif not _is_intact(home / "bundle", entry.id):
+                copy_members(bundle, partial / "bundle")
+                with suppress(FileNotFoundError):
+                    (home / "bundle").rename(partial / "damaged")
+                (partial / "bundle").rename(home / "bundle")
+                self.notes.append(f"the copy of {entry.name} ({entry.id}) was damaged, and is replaced")
         finally:
             shutil.rmtree(partial, ignore_errors=True)
         self._put(entry)
@@ -407,6 +418,13 @@ def content_digest(bundle: Path) -> str:
     return digest.hexdigest()[:20]
 
 
+def _is_intact(bundle: Path, identity: str) -> bool:
+    try:
+        return content_digest(bundle) == identity
+    except (TorchReproError, OSError):
+        return False
+
+
 def copy_members(bundle: Path, target: Path) -> None:
     """Copy the members of a bundle, and nothing else that may be in it; signatures stay valid."""
     target.mkdir(parents=True)
@@ -419,17 +437,6 @@ def copy_members(bundle: Path, target: Path) -> None:
                 file.flush()
                 if name == MANIFEST:
                     os.fsync(file.fileno())
-
-
-def read_replays(path: Path) -> Iterator[Recorded]:
-    """Yield the replays in a file; a line that a killed process has not finished is ignored."""
-    try:
-        lines = read_small_file(path).splitlines()
-    except OSError:
-        return  # none yet, or not a plain file
-    for line in lines:
-        with suppress(msgspec.MsgspecError, ValueError):
-            yield msgspec.json.decode(line, type=Recorded)
 
 
 def _encoded(value: Any) -> bytes:

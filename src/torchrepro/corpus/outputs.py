@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import TextIO
 from xml.sax.saxutils import escape, quoteattr
 
-from torchrepro.bundle.archive import new_run_id
 from torchrepro.corpus.findings import Counted, Finding, State, Summary
 from torchrepro.nouns import __version__
-from torchrepro.nouns.errors import TorchReproError, visible
+from torchrepro.nouns.errors import visible
 from torchrepro.nouns.sections import Facts, Section, Table, Tone, counted, notes
 from torchrepro.report.markdown import code
 
@@ -159,20 +155,3 @@ def _command(text: str, more: str = "") -> str:
     for character in more:
         text = text.replace(character, f"%{ord(character):02X}")
     return text
-
-
-@contextmanager
-def written_in_one_step(path: Path) -> Iterator[TextIO]:
-    """Yield a file that has its name only when it is complete; a link of that name is replaced."""
-    partial = path.with_name(f".{path.name}.{new_run_id()}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("x", encoding="utf-8", errors="replace") as file:
-            yield file
-        os.replace(partial, path)
-    except OSError as exc:
-        raise TorchReproError(
-            f"cannot write {path}: {exc.strerror or exc}", next_step="choose another file"
-        ) from exc
-    finally:
-        partial.unlink(missing_ok=True)

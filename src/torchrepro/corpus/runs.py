@@ -11,7 +11,6 @@ import platform
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +19,7 @@ import msgspec
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.corpus.findings import Outcome
 from torchrepro.corpus.index import Corpus, Entry, entry_of
+from torchrepro.engine.line_file import append_line, decode, read_lines
 from torchrepro.engine.other_python import Interpreter
 from torchrepro.ranks.process import answers
 
@@ -69,6 +69,11 @@ class Progress:
     doing: str = ""
     began: float = field(default_factory=time.monotonic)
 
+    @property
+    def message(self) -> dict[str, object]:
+        """What `cli/progress.py` shows of it."""
+        return {"step": self.doing, "count": (self.done, self.total)}
+
 
 class Runs:
     """The runs of an open corpus."""
@@ -105,14 +110,14 @@ class Runs:
             ).fetchall()
             dead = [row[0] for row in rows if row[1] == pid or not answers(row[1])]
             if dead and not fresh:
-                run = _decoded(dead[-1])
+                run = decode(dead[-1], Run)
                 self._database.execute("UPDATE runs SET pid = ? WHERE id = ?", (pid, run.id))
                 return run, True
             run = Run(new_run_id(), interpreters, repeat, shard)
-            self._append(run.id, _encoded(run))
+            append_line(self._file(run.id), run)
             self._database.execute(
                 "INSERT INTO runs VALUES (?, ?, ?, ?, ?, 0)",
-                (run.id, _encoded(run).decode(), resume, host, pid),
+                (run.id, _encoded(run), resume, host, pid),
             )
         return run, False
 
@@ -124,7 +129,7 @@ class Runs:
     def settle(self, run: Run, bundle: str, side: int, outcome: Outcome, host: str) -> None:
         """Keep the outcome of a bundle with one interpreter: in the file, then in the index."""
         settled = _Settled(bundle, side, outcome, host)
-        self._append(run.id, msgspec.json.encode(settled))
+        append_line(self._file(run.id), settled)
         with self._database:
             self._insert(run.id, settled)
 
@@ -168,7 +173,7 @@ class Runs:
     def latest(self) -> list[Run]:
         """Return the last run of the corpus; if it was of a shard, the last runs of the other shards too."""
         rows = self._database.execute("SELECT run FROM runs ORDER BY id DESC LIMIT 1000").fetchall()
-        runs = [_decoded(row[0]) for row in rows]
+        runs = [decode(row[0], Run) for row in rows]
         found: dict[tuple[int, int], Run] = {}
         for run in runs:
             if run.key == runs[0].key:
@@ -206,27 +211,19 @@ class Runs:
             partial.replace(own)
             self._index(own)
 
-    def _append(self, run: str, line: bytes) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-        descriptor = os.open(self._directory / f"{run}.jsonl", flags, 0o644)
-        try:
-            os.write(descriptor, line + b"\n")
-        finally:
-            os.close(descriptor)
+    def _file(self, run: str) -> Path:
+        return self._directory / f"{run}.jsonl"
 
     def _index(self, path: Path) -> None:
-        with path.open("rb") as lines, self._database:
-            try:
-                run = _decoded(next(lines, b""))
-            except (msgspec.MsgspecError, ValueError):
-                return  # it was killed before its first line was complete
+        run = next(read_lines(path, Run), None)
+        if run is None:
+            return  # it was killed before its first line was complete
+        with self._database:
             self._database.execute(
-                "INSERT OR IGNORE INTO runs VALUES (?, ?, '', '', 0, 1)",
-                (run.id, _encoded(run).decode()),
+                "INSERT OR IGNORE INTO runs VALUES (?, ?, '', '', 0, 1)", (run.id, _encoded(run))
             )
-            for line in lines:
-                with suppress(msgspec.MsgspecError, ValueError):
-                    self._insert(run.id, msgspec.json.decode(line, type=_Settled))
+            for settled in read_lines(path, _Settled):
+                self._insert(run.id, settled)
 
     def _insert(self, run: str, settled: _Settled) -> None:
         self._database.execute(
@@ -238,12 +235,8 @@ class Runs:
         )
 
 
-def _encoded(run: Run) -> bytes:
-    return msgspec.json.encode(run, enc_hook=str)  # paths
-
-
-def _decoded(text: str | bytes) -> Run:
-    return msgspec.json.decode(text, type=Run, dec_hook=lambda kind, value: kind(value))
+def _encoded(run: Run) -> str:
+    return msgspec.json.encode(run, enc_hook=str).decode()  # a path is text
 
 
 def warning_about_hosts(rows: Sequence[tuple[str, int, int]]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torchrepro.corpus.baseline import Accepted, compare
 from torchrepro.corpus.findings import Counted, Finding, Result, State, Summary, state_of, state_of_two
@@ -54,11 +54,9 @@ class Survey:
         for each in self.findings():
             key = (each.bucket, each.state)
             known = rows.get(key)
-            count = known.count + 1 if known else 1
-            example = known.example if known else each.name
-            rows[key] = Counted(
-                each.bucket, each.state, known.signature if known else each.signature, count, example
-            )
+            told = each.detail if each.state is State.CANNOT_RUN else each.signature
+            row = known or Counted(each.bucket, each.state, told, 0, each.name)
+            rows[key] = replace(row, count=row.count + 1)
         order = list(State)
         return sorted(rows.values(), key=lambda row: (order.index(row.state), -row.count, row.bucket))
 
