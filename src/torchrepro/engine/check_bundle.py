@@ -121,7 +121,7 @@ def ask_about_bundle(
     job: str, bundle: Path, payload: Mapping[str, Any], *, time_limit: float | None = None
 ) -> Any:
     """Return what a job answers about a bundle, which it loads in a fresh process, sandboxed if need be."""
-    with _isolation(bundle, read_manifest(bundle), time_limit, ()) as (own, how):
+    with isolation_for(bundle, read_manifest(bundle), time_limit, ()) as (own, how):
         unfinished = f"{bundle.name} could not be examined"
         return result_in_isolation(job, {**own, **payload}, unfinished=unfinished, **how)
 
