@@ -17,7 +17,6 @@ from torchrepro.engine.processes.fresh_process import (
     run_isolated,
 )
 from torchrepro.engine.sandbox.chosen import sandbox_for
-from torchrepro.engine.search.run_directory import seed_here
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Frontend, Place
 from torchrepro.nouns.verdict import Kind, Signature, Verdict
@@ -89,7 +88,7 @@ def check_bundle(
         if on_code is not None and "code" in message:
             on_code(message["code"])
 
-    with _isolation(bundle, manifest, time_limit, trusted, on_phase) as (payload, how):
+    with isolation(bundle, manifest, time_limit, trusted, on_phase) as (payload, how):
         how["environ"].update(environ or {})
         verdict = judged_in_isolation(
             "torchrepro.execute.judge_repro:check", {**payload, **more}, on_message=take, **how
@@ -112,12 +111,12 @@ def generate_code(
         codes.extend([message["code"]] if "code" in message else [])
 
     job = "torchrepro.execute.generate_code:generate"
-    with _isolation(bundle, manifest, time_limit, trusted) as (payload, how):
+    with isolation(bundle, manifest, time_limit, trusted) as (payload, how):
         return codes if run_isolated(job, payload, on_message=take, **how).result is True else []
 
 
 @contextmanager
-def _isolation(
+def isolation(
     bundle: Path,
     manifest: Manifest,
     time_limit: float | None,
@@ -129,13 +128,9 @@ def _isolation(
     payload = {"bundle": str(bundle.resolve()), "trusted": list(standing.trusted)}
     seconds = time_limit or time_limit_of(manifest)
     environ = {**compiler_environment(manifest.ambient.environ, own=standing.own), **standing.environ}
-    with sandbox_for(
-        bundle, manifest, standing, seed=seed_here(), time_limit=seconds, on_phase=on_phase
-    ) as sandbox:
-        yield (
-            payload,
-            {"time_limit": seconds, "environ": environ, "on_phase": on_phase, "sandbox": sandbox},
-        )
+    with sandbox_for(bundle, manifest, standing, time_limit=seconds, on_phase=on_phase) as sandbox:
+        how = {"time_limit": seconds, "environ": environ, "on_phase": on_phase, "sandbox": sandbox}
+        yield payload, how
 
 
 class _EagerHasRun(Exception):

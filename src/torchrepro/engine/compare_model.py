@@ -125,8 +125,6 @@ def save_whole_call(
     verdict: Verdict,
     save_to: Path,
     *,
-    size_cap: int = _SIZE_CAP,
-    time_limit: float = 300.0,
     on_phase: OnPhase = lambda phase: None,
 ) -> Path:
     """Save the call of a user's model itself as a bundle, for a failure that none of its graphs shows."""
@@ -135,8 +133,8 @@ def save_whole_call(
     request = replace(request, environ=telling_environment())
     result_in_isolation(
         "torchrepro.execute.user_model:keep_call",
-        {"request": msgspec.to_builtins(request), "path": str(path), "size_cap": size_cap},
-        time_limit=time_limit,
+        {"request": msgspec.to_builtins(request), "path": str(path), "size_cap": _SIZE_CAP},
+        time_limit=300.0,
         environ=compiler_environment(),
         unfinished="the whole call could not be saved",
         next_step="raise the time limit with torchrepro compare --time-limit",

@@ -1,8 +1,8 @@
-"""Before the compiled side is blamed: could rounding, or eager's own inconsistency, explain the difference?
+"""Explain differences by rounding, or by eager's own inconsistency, before the compiled side is blamed.
 
-Eager runs again, with noise on each op's result (`judge/noise.py`). A leaf that differs is explained if the
-compiled result lies within what these runs give, element by element: one that no noise moves must be as close
-as ever. Two pairs of runs with strong noise come first; where even that comes nowhere near the
+Eager runs again, with noise on each op's result (`judge/noise.py`). A leaf that differs is explained if every
+element of the compiled result lies within what these runs give; for an element that no noise moves, the
+limits stay as they are. Two pairs of runs with strong noise come first: if even these come nowhere near the
 compiled result, rounding is ruled out. Runs of a pair have opposite noise, so that an element within reach of
 a kink crosses it in one of the two.
 """
@@ -10,7 +10,7 @@ a kink crosses it in one of the two.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,7 +31,7 @@ _STRONG_RUNS = ((_STRONG, 1, 1.0), (_STRONG, 1, -1.0), (_STRONG, 2, 1.0), (_STRO
 _RUNS = tuple(
     (amplitude, seed, sign) for amplitude, seed in ((1, 3), (2, 4), (3, 5), (4, 6)) for sign in (1, -1)
 )
-"""Those that can explain a difference, weakest first."""
+"""The same of the runs that can explain a difference, weakest first."""
 _COMPARABLE = (Difference.VALUE, Difference.NON_FINITE, Difference.SHAPE, Difference.STRUCTURE)
 
 _SECONDS = 60.0
@@ -97,33 +97,36 @@ class _Inquiry:
     def explain(self) -> Explained:
         for number, setting in enumerate(_STRONG_RUNS, 1):
             mode = RoundingNoise(*setting, compare_layouts=number == 1)
-            self._add_run(mode, strong=True)
-            explained = self._ask_other_layouts(mode.inconsistent) if mode.inconsistent else None
+            self._add_run(mode, (True,))
+            explained = self._explain_by_layout(mode.inconsistent) if mode.inconsistent else None
             if explained is not None:
                 return explained
             if not any(suspect.is_ruled_out() for suspect in self._suspects):
-                return self._ask_rounding()
+                return self._explain_by_rounding()
             if not mode.discontinuous:  # one run tells how far rounding is amplified
                 break
             if self._out_of_time():
-                return Explained(self._comparison, (f"rounding was asked about for {_SECONDS:g} s only",))
+                return Explained(
+                    self._comparison, (f"rounding is not ruled out: that was tried for {_SECONDS:g} s only",)
+                )
         return Explained(self._comparison)
 
     def _out_of_time(self) -> bool:
         return time.monotonic() - self._started > _SECONDS
 
-    def _add_run(self, mode: RoundingNoise, *, strong: bool = False, weak: bool = False) -> None:
+    def _add_run(self, mode: RoundingNoise, strengths: Sequence[bool]) -> None:
+        """Run eager with noise, and count it as a run with strong noise, with weak noise or both."""
         tensors, leaves = self._seen(self._run_eager(mode))
         for suspect in self._suspects:
             given, leaf = tensors.get(suspect.leaf.path), leaves.get(suspect.leaf.path)
             value, same = None if given is None else given.ref, leaf is not None and leaf.same
-            for kind in (True,) * strong + (False,) * weak:
-                suspect.add(value, same, strong=kind)
+            for strong in strengths:
+                suspect.add(value, same, strong=strong)
 
-    def _ask_other_layouts(self, inconsistent: Mapping[str, int]) -> Explained | None:
+    def _explain_by_layout(self, inconsistent: Mapping[str, int]) -> Explained | None:
         """Return the explanation if eager in another layout gives what the compiled side gives."""
         for layout in (1, 2):
-            self._add_run(RoundingNoise(0.0, 0, layout=layout), strong=True, weak=True)
+            self._add_run(RoundingNoise(0.0, 0, layout=layout), (True, False))
         if not all(suspect.is_explained(0) for suspect in self._suspects):
             return None
         named = ", ".join(
@@ -132,10 +135,10 @@ class _Inquiry:
         text = f"eager is inconsistent: its vector and scalar code differ at {named}"
         return Explained(self._without(self._suspects, text, Blame.EAGER), (text,))
 
-    def _ask_rounding(self) -> Explained:
+    def _explain_by_rounding(self) -> Explained:
         number = 0
         for number, setting in enumerate(_RUNS, 1):
-            self._add_run(RoundingNoise(*setting), weak=True)
+            self._add_run(RoundingNoise(*setting), (False,))
             if self._out_of_time() or all(suspect.is_explained(number) for suspect in self._suspects):
                 break
         explained = [suspect for suspect in self._suspects if suspect.is_explained(number)]
