@@ -289,6 +289,10 @@ def _frames(exc: BaseException) -> Iterator[str]:
             yield f"{frame.f_code.co_filename}:{frame.f_code.co_name}".replace("\\", "/")
 
 
+# Large storages that a computation only reads, which its runs share instead of copying them. Compiled code
+# may write where it must not, and torch's version counters do not see what a kernel of Triton or C++ writes:
+# a fingerprint of the bytes does.
+
 LARGE = 1 << 20
 """Bytes from which a fingerprint is cheaper than a copy."""
 _WIDTH = 4096

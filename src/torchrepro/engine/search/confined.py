@@ -1,7 +1,8 @@
 """The run directory of a search in a sandbox: a copy in the scratch directory, copied out by the parent.
 
 The confined search never sees the user's run directory. It continues from a copy of what an earlier run left,
-and what it leaves is copied out as data. Its answer may name files of the run directory only. Needs no torch.
+and what it leaves is copied out as data: no links, no devices. Its answer may name files of the run directory
+only. Needs no torch.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ _NEVER = ("scratch", "cache", "run.json", "result.json")
 """What stays where it is: only the parent says what a run is about and what its result is."""
 _PATHS = ("bundle", "script", "original", "directory")
 """The keys of paths in an answer."""
+_LARGEST, _MOST_FILES, _DEEPEST = 16 << 30, 100_000, 16
+"""Bytes, files and levels of directories that one copy may have."""
+_PIECE = 1 << 20
 
 
 @contextmanager
@@ -102,12 +106,6 @@ def _paths_in(value: Any) -> Iterator[str]:
                 yield item
             else:
                 yield from _paths_in(item)
-
-
-_LARGEST = 16 << 30
-_MOST_FILES = 100_000
-_DEEPEST = 16
-_PIECE = 1 << 20
 
 
 def copy_tree(source: Path, target: Path) -> None:
