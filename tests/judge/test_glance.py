@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_leaves import DTYPES, leaves
 
-from torchrepro.judge import fused, glance
+from torchrepro.judge import glance
 from torchrepro.judge.batch import SmallLeaf
 from torchrepro.judge.compare import same
 from torchrepro.judge.rule import Rule, precision_of
@@ -88,9 +88,9 @@ def test_a_tiny_or_huge_leaf_is_left_to_the_rule(lowered: str) -> None:
 def test_without_triton_the_kernel_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.delitem(sys.modules, "torchrepro.judge.fused_kernel", raising=False)
-    fused.kernel.cache_clear()
-    assert fused.kernel() is None
-    fused.kernel.cache_clear()
+    glance.kernel.cache_clear()
+    assert glance.kernel() is None
+    glance.kernel.cache_clear()
 
 
 def test_a_kernel_that_fails_is_said_once_and_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,14 +100,14 @@ def test_a_kernel_that_fails_is_said_once_and_not_used_again(monkeypatch: pytest
     tensors = [types.SimpleNamespace(
         device=torch.device("cuda", 0), dtype=torch.float32, is_contiguous=lambda: True, is_neg=lambda: False
     )] * 3  # fmt: skip
-    monkeypatch.setattr(fused, "kernel", lambda: object())
-    monkeypatch.setattr(fused, "launch", refuse)
-    monkeypatch.setattr(fused, "_unusable", [])
+    monkeypatch.setattr(glance, "kernel", lambda: object())
+    monkeypatch.setattr(glance, "launch", refuse)
+    monkeypatch.setattr(glance, "_unusable", [])
     monkeypatch.setattr(torch.cuda, "device", lambda device: torch.no_grad())
     arguments: Any = (*tensors, 0.5)
     with pytest.warns(UserWarning, match="no such GPU"):
-        assert fused.errors_of(*arguments) is None
-    assert fused.errors_of(*arguments) is None  # warnings are errors here
+        assert glance.errors_of(*arguments) is None
+    assert glance.errors_of(*arguments) is None  # warnings are errors here
 
 
 @pytest.mark.skipif(
@@ -118,7 +118,7 @@ def test_a_kernel_that_fails_is_said_once_and_not_used_again(monkeypatch: pytest
 def test_the_kernel_measures_what_torch_does(dtype: torch.dtype) -> None:
     truth = torch.randn(100_001, dtype=torch.float64, device="cuda")
     ref, res = truth.to(dtype), (truth * 1.01).to(dtype)
-    table = fused.errors_of(ref, res, truth, 1e-3)
+    table = glance.errors_of(ref, res, truth, 1e-3)
     assert table is not None
     found, told = [*table[:, :3].sum(0), *table[:, 3:].amax(0)], _errors(ref, res, truth, 1e-3)[0]
     assert [float(each) for each in found] == pytest.approx(told.clamp(min=0.0).tolist(), rel=1e-9)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torchrepro.judge.clone import clone_inputs
-from torchrepro.judge.shared_storages import LARGE, changed_storages, fingerprints, storages_only_read
+from torchrepro.judge.execute import LARGE, changed_storages, fingerprints, storages_only_read
 from torchrepro.torch_api.tensors import storage_number
 
 

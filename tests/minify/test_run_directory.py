@@ -93,8 +93,8 @@ def test_a_former_run_counts_as_long_as_nothing_changed(directory: RunDirectory)
     ("changed", "words"),
     [
         ({"bundle": "xyz"}, "the bundle has changed"),
-        ({"torch": "2.14.0"}, "torch is another version"),
-        ({"oracle": "./o.sh"}, "another oracle"),
+        ({"torch": "2.14.0"}, "the version of torch has changed"),
+        ({"oracle": "./o.sh"}, "the oracle has changed"),
         ({"environ": {"TORCHINDUCTOR_FREEZING": "1"}}, "environment variables"),
     ],
 )

@@ -12,9 +12,9 @@ from findings import MISMATCH, RAISED, failing_bundle, minified_beside
 
 from torchrepro.nouns.verdict import Kind
 from torchrepro.report.collect import Measured, collect
+from torchrepro.report.error_map import ask_torch
 from torchrepro.report.evidence import Measurements, compared_kernels, labels_of, script_in_words
 from torchrepro.report.formats import Format, rendered
-from torchrepro.report.measure_evidence import ask_torch
 
 CODE = """
 from torch import device

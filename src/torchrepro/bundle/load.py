@@ -84,7 +84,8 @@ def load_verified(
     compiler, ambient, refused = _safe_state(manifest, trusted, own=not stranger)
     probe, refused_of_probe = _safe_probe(manifest.probe, trusted, own=not stranger)
     refused += refused_of_probe
-    settings, missing = load_settings(manifest.user_settings, source, trusted, path)
+    code_settings = manifest.user_settings
+    settings, missing = load_settings(code_settings, source, trusted, path) if code_settings else ({}, {})
     ambient = replace(ambient, left_out=(*ambient.left_out, *missing))
     notes = (*manifest.notes, *device_notes(manifest.values), *refused)
     notes += tuple(f"the setting {name} is not applied: {why}" for name, why in missing.items())
@@ -122,7 +123,7 @@ def load_verified(
         notes=notes,
         stranger=stranger,
     )
-    return with_settings(repro, settings)
+    return with_settings(repro, settings) if settings else repro
 
 
 def _collective_tensors(values: dict[str, Any], number: int) -> tuple[torch.Tensor, torch.Tensor]:

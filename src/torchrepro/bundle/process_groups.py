@@ -57,7 +57,7 @@ def needed_groups(graph: GraphModule, values: Iterable[Any]) -> ProcessGroups | 
 
 
 def require_groups(groups: ProcessGroups) -> None:
-    """Let the groups of a bundle exist in this process, which then talks to nobody.
+    """Create the groups of a bundle in this process, where they communicate with no other process.
 
     Groups of a job that this process is part of are left alone: its own bundle fits them.
     """

@@ -50,8 +50,8 @@ class Provenance(msgspec.Struct, frozen=True):
 def is_own(bundle: Path) -> bool:
     """Return whether this user wrote the bundle on this machine and nothing in it was changed.
 
-    Raise BundleError, which names the member, where a member is damaged: its digest is another one than when
-    it was written. A gigabyte takes about a second.
+    Raise BundleError, which names the member, where the digest of a member is not the one that was written.
+    A gigabyte takes about a second.
     """
     with open_bundle_files(bundle) as files:
         return verify(files)
@@ -95,7 +95,7 @@ def verify(files: BundleFiles) -> bool:
                 next_step="get a fresh copy, or capture the failure again; if you changed it on purpose, "
                 f"remove {PROVENANCE}, which makes it a stranger's bundle",
             )
-    # A member that was added later, such as the source of operators, is nobody's word but its author's.
+    # A member that was added later, such as the source of operators, may come from anyone.
     complete = all(name in found.members for name in MEMBERS if name in files)
     key = user_key(create=False)
     if key is None or not complete or not found.signature:

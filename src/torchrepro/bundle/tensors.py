@@ -288,7 +288,7 @@ def _build(entry: TensorEntry, unpacking: Unpacker) -> torch.Tensor:
             return tensor
         case ZeroTensorEntry():
             dtype, device = find_constant(entry.dtype, torch.dtype), unpacking.storages.device(entry.device)
-            return zero_tensor(entry.size, dtype, device).as_strided(entry.size, entry.stride)
+            return zero_tensor(entry.size, dtype=dtype, device=device).as_strided(entry.size, entry.stride)
         case SparseEntry():
             return _build_sparse(entry, unpacking)
         case NestedStridedEntry():

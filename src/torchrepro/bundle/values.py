@@ -197,7 +197,7 @@ class Packer:
             scalar = _SCALARS.get(type(value))
             return self._pack(value, where) if scalar is None else scalar(value)
         except Exception as exc:
-            # Objects that nobody has described yet raise errors of their own; the other values are kept.
+            # An object of an unknown kind can raise anything; the other values are kept.
             reason = str(exc) if isinstance(exc, NotKept) else in_a_line(exc)
             kind = class_path(type(value))
             self.missing.append(f"{where} ({kind})")

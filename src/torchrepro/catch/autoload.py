@@ -82,4 +82,4 @@ def _enable(module: ModuleType) -> None:
 
         enable()
     except Exception as exc:
-        print(f"torchrepro: the watch could not be turned on ({exc}); the program goes on", file=sys.stderr)
+        print(f"torchrepro: the watch could not be turned on ({exc}); the program continues", file=sys.stderr)

@@ -19,9 +19,8 @@ from torchrepro.execute.compilers import without_tokens
 from torchrepro.execute.judge_repro import Prepared, truth_of
 from torchrepro.judge.clone import clone_inputs, is_plain
 from torchrepro.judge.compare import tensors_in
-from torchrepro.judge.execute import Run
+from torchrepro.judge.execute import Run, Storages, changed_storages, fingerprints, storages_only_read
 from torchrepro.judge.models import Subject, judge, verdict_of_comparison
-from torchrepro.judge.shared_storages import Storages, changed_storages, fingerprints, storages_only_read
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Blame, Comparison, Difference, Kind, LeafComparison, Verdict

@@ -6,12 +6,9 @@ separate processes; the exception in flight decides which of them is saved.
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +26,7 @@ from torchrepro.catch.compiled_target import CompiledTarget, target_of
 from torchrepro.catch.search_here import SearchHere
 from torchrepro.catch.session import current_session, looking_away
 from torchrepro.catch.settings import WatchSettings
-from torchrepro.engine.processes.fork_safety import fork
+from torchrepro.engine.processes.fork_safety import device_in_use, fork_child
 from torchrepro.execute.backends import compiler_of
 from torchrepro.execute.compilers import compile_model, require_known
 from torchrepro.execute.record_graphs import ANY_SIZE, record_graphs, save_graphs
@@ -40,7 +37,6 @@ from torchrepro.nouns.verdict import Signature, Verdict
 from torchrepro.script.save_bundle import save_bundle
 from torchrepro.state.ambient import capture_ambient
 from torchrepro.torch_api import dynamo
-from torchrepro.torch_api.generators import accelerators, is_initialised
 
 if TYPE_CHECKING:
     from torchrepro.engine.check_bundle import Checked
@@ -48,7 +44,6 @@ if TYPE_CHECKING:
 
 _RECORDING_LIMIT = 300.0
 """Time limit for running the call once, without a compiler."""
-_TICK = 0.02
 
 
 def save_repro(
@@ -160,9 +155,11 @@ class _Call:
         kind = None if self.expected is None else self.expected.kind
         found = first_failing(judged(), kind, self.expected)
         if found is not None:
-            return _loaded(found[0]), found[1]
+            return load_verified(found[0]), found[1]
         if self.failure is not None and len(bundles) == len(unjudged) == 1:
-            return self._as_the_program_saw_it(_loaded(bundles[0]), f"it could not be judged: {unjudged[0]}")
+            return self._as_the_program_saw_it(
+                load_verified(bundles[0]), f"it could not be judged: {unjudged[0]}"
+            )
         return None
 
     def whole(self) -> Repro:
@@ -233,10 +230,6 @@ def _checked(bundle: Path) -> Checked:
     return check_bundle(bundle, trusted=names_it_runs(read_manifest(bundle)))
 
 
-def _loaded(bundle: Path) -> Repro:
-    return load_verified(bundle)
-
-
 def _require_arguments(model: Any, args: Any, kwargs: Any) -> None:
     if not callable(model) and not isinstance(model, torch.export.ExportedProgram):
         raise TorchReproError(
@@ -282,29 +275,17 @@ def _copied(bundle: Path, path: Path) -> Path:
 def can_fork() -> bool:
     """Return whether a fork is safe: no accelerator in use, and no process group, which it would disturb."""
     distributed = torch.distributed
-    return not any(map(is_initialised, accelerators())) and not (
-        distributed.is_available() and distributed.is_initialized()
-    )
+    return not device_in_use() and not (distributed.is_available() and distributed.is_initialized())
 
 
 def in_a_fork(work: Callable[[], object], time_limit: float) -> bool:
     """Run some work in a fork of this process; return whether it succeeded in time."""
-    child = fork()  # a child with one compute thread does not need torch's other threads
-    if child == 0:
-        status = 1
-        try:
-            # The user's code has printed this output already.
-            silence = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(silence, 1)
-            os.dup2(silence, 2)
-            torch.set_num_threads(1)
-            work()
-            status = 0
-        finally:
-            os._exit(status)
-    deadline = time.monotonic() + time_limit
-    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
-        if time.monotonic() > deadline:
-            os.kill(child, signal.SIGKILL)
-        time.sleep(_TICK)
-    return ended[1] == 0
+
+    def succeed() -> bool:
+        torch.set_num_threads(1)  # so that it does not need torch's other threads
+        work()
+        return True
+
+    with fork_child(lambda reporter: reporter.answer(succeed)) as child:
+        child.begin(time_limit)
+        return child.wait().result is True

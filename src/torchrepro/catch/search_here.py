@@ -22,8 +22,11 @@ from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.read import read_manifest
 from torchrepro.catch.session import stop_watching
 from torchrepro.engine.processes.child import Child
-from torchrepro.engine.processes.fork_here import start_fork, why_not_here
-from torchrepro.engine.processes.fork_safety import query_devices_without_driver
+from torchrepro.engine.processes.fork_safety import (
+    query_devices_without_driver,
+    start_fork,
+    why_not_here,
+)
 from torchrepro.engine.processes.fresh_process import compiler_environment, start_interpreter
 from torchrepro.engine.processes.limits import MARK, end_leftovers
 from torchrepro.engine.search.process import ONE_THREAD, Search
@@ -98,7 +101,7 @@ class SearchHere:
                 self.found.append(self._answer(verb))
         except DoesNotFail as healthy:
             say(in_a_line(healthy))
-        except Exception as exc:  # the program goes on, and the bundle is there
+        except Exception as exc:  # the program continues, and the bundle is there
             say(f"the search failed ({in_a_line(exc)}); torchrepro minify {self.bundle} tries again")
         finally:
             if self._standby is not None:
@@ -109,7 +112,7 @@ class SearchHere:
         reason = why_not_here()
         if not reason:
             try:
-                return self._found(replace(search, start=self._fork))
+                return self._result_of(replace(search, start=self._fork))
             except DoesNotFail:
                 raise
             except TorchReproError as exc:
@@ -118,25 +121,25 @@ class SearchHere:
         if self._standby is not None:
             self._search = self._standby.pid
             try:
-                return self._found(replace(search, start=self._standby.start, started_before=True))
-            except HarnessError as exc:  # it died, for want of memory perhaps
+                return self._result_of(replace(search, start=self._standby.start, started_before=True))
+            except HarnessError as exc:  # it died, perhaps for lack of memory
                 say(f"searching in another fresh process: {in_a_line(exc)}")
                 self._standby.end()
                 self._standby, self._search = None, None
-        return self._found(search)
+        return self._result_of(search)
 
-    def _found(self, search: Search[Any]) -> Minified | Located:
+    def _result_of(self, search: Search[Any]) -> Minified | Located:
         found: Minified | Located = search.answer()
         return found
 
     def _fork(self, environ: Mapping[str, str]) -> Child:
         keep = read_manifest(self.bundle).ambient.left_out
-        child = start_fork(environ, partial(_begin, keep))
+        child = start_fork(environ, partial(_prepare, keep))
         self._search = child.process.pid
         return child
 
 
-def _begin(keep: tuple[str, ...]) -> None:
-    """Begin in the child: watch nothing, with the settings of a fresh process but for those to keep."""
+def _prepare(keep: tuple[str, ...]) -> None:
+    """Prepare the child: stop the watch, and reset all settings but those to keep."""
     stop_watching()
     reset_configs(keep)

@@ -337,7 +337,7 @@ class Session:
                     where = f"; details: {log}"
                     break
         if first:
-            say(f"could not {what} ({in_a_line(exc)}); the program goes on{where}")
+            say(f"could not {what} ({in_a_line(exc)}); the program continues{where}")
 
 
 class Sampler:

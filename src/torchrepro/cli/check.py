@@ -43,17 +43,17 @@ def check(
     Exit code: 0 it does not fail, 1 it fails as recorded, 2 it fails in another way, 125 it cannot be tested.
     That is what `git bisect run torchrepro check BUNDLE` expects.
     """
-    from torchrepro import pipeline
     from torchrepro.cli.progress import progress
     from torchrepro.nouns.sections import of_verdict
     from torchrepro.nouns.verdict import as_data
+    from torchrepro.pipeline import check_bundle
     from torchrepro.report.text import print_section
 
     with (
         failures_as_lines(as_json=json_, show_traceback=traceback),
         progress(quiet=json_) as shown,
     ):
-        checked = pipeline.check_bundle(
+        checked = check_bundle(
             bundle,
             time_limit=time_limit,
             strict=strict,

@@ -18,7 +18,6 @@ from torchrepro.engine.processes.fresh_process import (
     run_isolated,
 )
 from torchrepro.engine.sandbox.chosen import sandbox_for
-from torchrepro.engine.search.run_directory import seed_here
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Frontend, Place
 from torchrepro.nouns.verdict import Kind, Signature, Verdict
@@ -139,13 +138,9 @@ def isolation_for(
     payload = {"bundle": str(bundle.resolve()), "trusted": list(standing.trusted)}
     seconds = time_limit or time_limit_of(manifest)
     environ = {**compiler_environment(manifest.ambient.environ, own=standing.own), **standing.environ}
-    with sandbox_for(
-        bundle, manifest, standing, seed=seed_here(), time_limit=seconds, on_phase=on_phase
-    ) as sandbox:
-        yield (
-            payload,
-            {"time_limit": seconds, "environ": environ, "on_phase": on_phase, "sandbox": sandbox},
-        )
+    with sandbox_for(bundle, manifest, standing, time_limit=seconds, on_phase=on_phase) as sandbox:
+        how = {"time_limit": seconds, "environ": environ, "on_phase": on_phase, "sandbox": sandbox}
+        yield payload, how
 
 
 class _EagerHasRun(Exception):

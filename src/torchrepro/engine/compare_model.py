@@ -162,7 +162,6 @@ def save_whole_call(
     verdict: Verdict,
     save_to: Path,
     *,
-    size_cap: int = _SIZE_CAP,
     time_limit: float = 300.0,
     on_phase: OnPhase = lambda phase: None,
 ) -> Path:
@@ -172,7 +171,7 @@ def save_whole_call(
     request = replace(request, environ=telling_environment())
     result_in_isolation(
         "torchrepro.execute.user_model:keep_call",
-        {"request": msgspec.to_builtins(request), "path": str(path), "size_cap": size_cap},
+        {"request": msgspec.to_builtins(request), "path": str(path), "size_cap": _SIZE_CAP},
         time_limit=time_limit,
         environ=compiler_environment(),
         unfinished="the whole call could not be saved",

@@ -17,12 +17,18 @@ from torchrepro.execute.collectives import without_other_ranks
 from torchrepro.execute.compilers import compile_graph, require_known, without_tokens
 from torchrepro.graph_text.metadata import fake_inputs, restore_metadata
 from torchrepro.judge.clone import clone_inputs, clone_module
-from torchrepro.judge.execute import Run, call_as_it_asks, named_state, observe_call
+from torchrepro.judge.execute import (
+    Run,
+    Storages,
+    call_as_it_asks,
+    named_state,
+    observe_call,
+    storages_only_read,
+)
 from torchrepro.judge.models import Judged, Phase, Phases, Subject, judge
 from torchrepro.judge.op_forms import Draws
 from torchrepro.judge.reference import run_graph_in_fp64, true_run, wide_bytes
 from torchrepro.judge.rule import Rule
-from torchrepro.judge.shared_storages import Storages, storages_only_read
 from torchrepro.nouns.errors import AccuracyError, ReferenceUnavailable, TorchReproError
 from torchrepro.nouns.repro import Frontend, Place, Repro
 from torchrepro.nouns.verdict import Verdict

@@ -1,4 +1,4 @@
-"""Break: a place that cannot be captured. The region ends before it, Python runs it, capture goes on."""
+"""Break: a place that cannot be captured. The region ends before it, Python runs it, capture continues."""
 
 from __future__ import annotations
 

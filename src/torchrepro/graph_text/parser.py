@@ -165,7 +165,8 @@ class _ModuleReader:
         variables[line.variable] = node
         if line.note is not None:
             node.meta[NOTE_KEY] = read_note(line.note)
-        node.meta.update(annotations_of(line.comment))
+        if line.comment is not None:
+            node.meta.update(annotations_of(line.comment))
 
     def _node(self, line: Line, found: Operation) -> Node:
         target = found.target

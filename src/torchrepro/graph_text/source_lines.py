@@ -59,7 +59,7 @@ def comment_of(node: Node) -> str:
     return "{file}:{line} in {function}{of}: {code}".format(**frame, of=of).rstrip()
 
 
-def annotations_of(comment: str | None) -> dict[str, Any]:
+def annotations_of(comment: str) -> dict[str, Any]:
     """Return the entries for `node.meta` that a comment describes, in the form that torch uses."""
     found: dict[str, Any] = {}
     source, module = _told(comment)

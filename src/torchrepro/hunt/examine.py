@@ -16,8 +16,7 @@ from torchrepro.judge.compare import tensors_in
 from torchrepro.judge.execute import Run
 from torchrepro.judge.models import Judged, Phase
 from torchrepro.nouns.repro import Repro
-from torchrepro.report.error_map import tensors_of
-from torchrepro.report.measure_evidence import compare_by_default
+from torchrepro.report.error_map import compare_by_default, tensors_of
 from torchrepro.torch_api.generators import same_states
 
 _CHOOSING = ("argmax", "argmin", "max", "min", "sort", "topk", "kthvalue", "median", "nanmedian", "mode")

@@ -290,7 +290,7 @@ class TensorCloner:
         wide, detached = self._precision, tensor.detach()
         if is_zero_tensor(tensor):
             dtype, device = wide.widened(tensor.dtype), wide.moved(tensor.device)
-            return zero_tensor(tuple(tensor.size()), dtype, device)
+            return zero_tensor(tuple(tensor.size()), dtype=dtype, device=device)
         takes_apart: Any = is_traceable_wrapper_subclass
         wrapper: bool = takes_apart(tensor) and not is_functorch_wrapped(tensor)
         changes = wide.is_narrower(tensor.dtype) or wide.moved(tensor.device) != tensor.device

@@ -1,4 +1,4 @@
-"""The Triton kernel of `fused.py`. Triton reads its source from this file, which only imports with Triton."""
+"""The Triton kernel of `glance.py`. Triton reads its source from this file, which only imports with it."""
 
 # mypy: ignore-errors
 
@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def measure_errors(ref, res, truth, table, factor, count, STRETCH: tl.constexpr, TILE: tl.constexpr):
-    """Write a row of `fused.errors_of` for the stretch of elements that belongs to this program."""
+    """Write a row of `glance.errors_of` for the stretch of elements that belongs to this program."""
     program = tl.program_id(0).to(tl.int64)
     relative = tl.load(factor)
     lanes = tl.arange(0, TILE)

@@ -17,13 +17,12 @@ from typing import Any
 
 import torch
 
-from torchrepro.judge.clone import has_its_own_dispatch
 from torchrepro.judge.compare import tensors_in
 from torchrepro.judge.kinks import SideRecorder, is_discontinuous
-from torchrepro.judge.op_forms import map_tensors, run_plainly, written_or_returned
-from torchrepro.judge.upcast import OpPlan, exact_results, plan_of
-from torchrepro.torch_api.modes import DisableTorchFunction, TorchDispatchMode, disable_current_modes
-from torchrepro.torch_api.ops import HigherOrderOperator, decomposition_of, op_name
+from torchrepro.judge.op_forms import map_tensors, written_or_returned
+from torchrepro.judge.upcast import OpPlan, PlannedOpMode, exact_results
+from torchrepro.torch_api.modes import disable_current_modes
+from torchrepro.torch_api.ops import decomposition_of, op_name
 from torchrepro.torch_api.tensors import is_zero_tensor
 
 aten = torch.ops.aten
@@ -36,14 +35,12 @@ _LAYOUT_LIMIT = 1 << 22
 _LAYOUT_ULP = 64.0
 
 
-class RoundingNoise(TorchDispatchMode):
+class RoundingNoise(PlannedOpMode):
     """Adds noise of `amplitude` roundings to each op's result; `sign` -1 gives the opposite noise of a seed.
 
     `layout` 1 or 2 runs elementwise ops in another layout in place of adding noise: strided, so that their
     scalar code runs, or padded, so that their vector code does.
     """
-
-    supports_higher_order_operators = True
 
     def __init__(
         self,
@@ -55,7 +52,7 @@ class RoundingNoise(TorchDispatchMode):
         compare_layouts: bool = False,
         sides: SideRecorder | None = None,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._amplitude = amplitude
         self._seed = seed
         self._sign = sign
@@ -68,20 +65,7 @@ class RoundingNoise(TorchDispatchMode):
         self.inconsistent: Counter[str] = Counter()
         """Elements whose result depends on the layout, by op, as far as layouts were compared."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with DisableTorchFunction():
-            return self._dispatched(func, types, args, kwargs or {})
-
-    def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if isinstance(func, HigherOrderOperator):
-            with self:
-                return run_plainly(func, args, kwargs)
-        if any(has_its_own_dispatch(kind) for kind in types):
-            return NotImplemented  # the subclass decomposes the op first, and the parts are dispatched here
-        plan = plan_of(func)
-        if plan.composite:
-            with self:
-                return func.decompose(*args, **kwargs)
+    def run_planned(self, func: Any, plan: OpPlan, args: Any, kwargs: Any) -> Any:
         if plan.untouched or _lacks_memory((args, kwargs)):
             return func(*args, **kwargs)
         noisy = bool(self._amplitude) and not plan.random and not self._layout and _computes(func)

@@ -40,6 +40,23 @@ def run_plainly(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     return run(*args, **kwargs)
 
 
+class OpMode(TorchDispatchMode):
+    """Sees every single op, those of higher-order ops included: they are run as plain code."""
+
+    supports_higher_order_operators = True
+    run_op: Callable[[Any, Any, Any, Any], Any]
+    """Run an op and return its result."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if isinstance(func, HigherOrderOperator):
+            with self:
+                return run_plainly(func, args, kwargs or {})
+        return self.run_op(func, types, args, kwargs or {})
+
+
 def _eager_kernel(op: Any) -> Callable[..., Any] | None:
     """Return the op's own eager implementation. Checked on torch 2.11 to 2.15 (`py_kernels`)."""
     keys = (DispatchKey.CompositeExplicitAutograd, DispatchKey.BackendSelect, DispatchKey.CPU)
@@ -227,13 +244,11 @@ class Draw:
 Draws = tuple[Draw, ...]
 
 
-class RecordRandom(TorchDispatchMode):
+class RecordRandom(OpMode):
     """Records, around an eager run, the results of each random op, in order, and the dtypes computed in."""
 
-    supports_higher_order_operators = True
-
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._draws: list[Draw] = []
         self._dtypes: set[torch.dtype] = set()
 
@@ -257,11 +272,7 @@ class RecordRandom(TorchDispatchMode):
         floating = [dtype for dtype in self._dtypes if dtype.is_floating_point]
         return max(floating, key=lambda dtype: torch.finfo(dtype).eps, default=None)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if isinstance(func, HigherOrderOperator):
-            with self:
-                return run_plainly(func, args, kwargs)
+    def run_op(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if not is_random_op(func):
             result = func(*args, **kwargs)
             for item in result if isinstance(result, (tuple, list)) else (result,):

@@ -36,7 +36,7 @@ def suspect_of(leaf: LeafComparison, tensors: LeafTensors | None, rule: Rule) ->
 
 
 class Suspect:
-    """A leaf without tensors to compare by element (a number, a shape): some run must give the same."""
+    """A leaf without tensors to compare by element (a number, a shape): one run has to give the same."""
 
     def __init__(self, leaf: LeafComparison) -> None:
         self.leaf = leaf
@@ -227,7 +227,7 @@ def _kind(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def _unseen(kind: torch.Tensor | None, seen: list[torch.Tensor | None]) -> bool:
-    """Return whether an element is NaN, infinite or finite where it is that in no run."""
+    """Return whether an element is finite, NaN or infinite where no run has it so."""
     known = next((one for one in (kind, *seen) if one is not None), None)
     if known is None:
         return False

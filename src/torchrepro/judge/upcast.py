@@ -27,6 +27,7 @@ from torch.overrides import TorchFunctionMode
 
 from torchrepro.judge.clone import FLOAT64, Precision, TensorCloner, has_its_own_dispatch, is_plain
 from torchrepro.judge.op_forms import (
+    OpMode,
     ReplayRandom,
     draws_now,
     float64_forms,
@@ -40,7 +41,6 @@ from torchrepro.judge.op_forms import (
 from torchrepro.nouns.errors import ReferenceUnavailable
 from torchrepro.torch_api.modes import (
     DisableTorchFunction,
-    TorchDispatchMode,
     default_dtype,
     disable_current_modes,
     inside_transform,
@@ -270,29 +270,34 @@ _ASK_NO_VALUE = frozenset(
 """Read from the narrow tensor itself: building a stand-in just to read a shape would waste memory."""
 
 
-class _WidenOps(TorchDispatchMode):
-    """Below autograd: one op at a time, with wide arguments, rewritten dtypes and replayed draws."""
+class PlannedOpMode(OpMode):
+    """Sees every op below autograd that is neither a composite nor decomposed by a tensor subclass."""
 
-    supports_higher_order_operators = True
-
-    def __init__(self, run: Upcast) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._run = run
+    run_planned: Callable[[Any, OpPlan, Any, Any], Any]
+    """Run an op and return its result."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with DisableTorchFunction():  # attributes read here are those of the actual tensors
-            return self._dispatched(func, types, args, kwargs or {})
+            return super().__torch_dispatch__(func, types, args, kwargs)
 
-    def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if isinstance(func, HigherOrderOperator):
-            with self:
-                return run_plainly(func, args, kwargs)
+    def run_op(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if any(has_its_own_dispatch(kind) for kind in types):
             return NotImplemented  # the subclass decomposes the op first, and the parts are dispatched here
         plan = plan_of(func)
         if plan.composite:
             with self:
                 return func.decompose(*args, **kwargs)
+        return self.run_planned(func, plan, args, kwargs)
+
+
+class _WidenOps(PlannedOpMode):
+    """Below autograd: one op at a time, with wide arguments, rewritten dtypes and replayed draws."""
+
+    def __init__(self, run: Upcast) -> None:
+        super().__init__()
+        self._run = run
+
+    def run_planned(self, func: Any, plan: OpPlan, args: Any, kwargs: Any) -> Any:
         if plan.untouched:
             return func(*args, **kwargs)
         if func is aten.view.dtype:
@@ -309,16 +314,13 @@ class _WidenOps(TorchDispatchMode):
                 return precision.widened(value)
             if isinstance(value, torch.device):
                 return precision.moved(value)
-            return map_tensors(value, write if written else read)
+            return map_tensors(value, partial(wide_tensor, written))
 
-        def write(tensor: torch.Tensor) -> torch.Tensor:
+        def wide_tensor(written: bool, tensor: torch.Tensor) -> torch.Tensor:
             nonlocal floating
             floating = floating or tensor.is_floating_point() or tensor.is_complex()
-            return run.stand_in(tensor) if run.is_outside(tensor) else tensor
-
-        def read(tensor: torch.Tensor) -> torch.Tensor:
-            nonlocal floating
-            floating = floating or tensor.is_floating_point() or tensor.is_complex()
+            if written:
+                return run.stand_in(tensor) if run.is_outside(tensor) else tensor
             return tensor if precision.device is None and not run.is_outside(tensor) else run.current(tensor)
 
         wide_args = [wide(value, i in plan.writes) for i, value in enumerate(args)]

@@ -7,36 +7,36 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from torchrepro.bundle.manifest import Manifest, devices_of
-from torchrepro.bundle.provenance import is_own, standing_of
+from torchrepro.bundle.provenance import is_own
 from torchrepro.bundle.read import read_graph_text, read_manifest
-from torchrepro.engine.check_bundle import time_limit_of
-from torchrepro.engine.processes.child import Outcome, run_without_reference_if_it_dies
-from torchrepro.engine.processes.fresh_process import (
-    compiler_environment,
-    run_isolated,
-    understood,
-    verdict_of,
-)
-from torchrepro.engine.sandbox.chosen import sandbox_for
-from torchrepro.engine.search.run_directory import seed_here
+from torchrepro.engine.check_bundle import isolation_for
+from torchrepro.engine.processes.child import run_without_reference_if_it_dies
+from torchrepro.engine.processes.fresh_process import run_isolated, understood, verdict_of
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.results import Adoption, Located, Minified
 from torchrepro.nouns.sentences import culprit_of, sentence_of, title_of
 from torchrepro.nouns.verdict import Kind, Verdict
 from torchrepro.report.bucket import bucket_in
-from torchrepro.report.collect_evidence import Generate, evidence_on
 from torchrepro.report.contents import Contents, ErrorMap, Node, Picture
 from torchrepro.report.environments import Surrounding, differences, settings_of
-from torchrepro.report.evidence import Measurements
+from torchrepro.report.evidence import (
+    Evidence,
+    Measurements,
+    compared_kernels,
+    first_bad_version,
+    labels_of,
+    script_in_words,
+)
 from torchrepro.report.graph_picture import picture_of
 from torchrepro.report.privacy import shareable
 from torchrepro.report.run_files import Surroundings, surroundings_of, verdict_in
+from torchrepro.script.test_form import pytest_form
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,14 @@ class Measured:
 Measure = Callable[[Path, Manifest], Measured]
 """Runs a bundle for the values that are not recorded (`measured`)."""
 
+Generate = Callable[[Path], Sequence[str]]
+"""Returns the code that the compiler generates for a bundle, without running it."""
+
+_MEASURE = "torchrepro.report.error_map:measure"
 _NOT_RUN = "the report was made with --no-run"
 _HAS_VALUES = (Kind.MISMATCH, Kind.NON_FINITE)
+_NEED_VALUES = ("same", "default_tolerances", "precision_casts")
+_ANSWERS = frozenset(one.name for one in fields(Evidence))
 
 
 def collect(
@@ -78,7 +84,7 @@ def collect(
         notes.append(_note_on(measured, verdict))
     verdict = verdict or measured.verdict
 
-    evidence = evidence_on(
+    evidence = _evidence_on(
         around,
         manifest,
         verdict,
@@ -220,32 +226,18 @@ def measured(
     on_phase: Callable[[str], None] = lambda phase: None,
 ) -> Measured:
     """Run a bundle in a fresh process; an error becomes a note, because the rest of the report is valid."""
-    standing = standing_of(bundle, manifest, trusted)
-    payload = {"bundle": str(bundle.resolve()), "trusted": list(standing.trusted)}
     code: list[str] = []
-    seconds = time_limit or time_limit_of(manifest)
 
-    def ran(**more: Any) -> Outcome:
-        with sandbox_for(
-            bundle, manifest, standing, seed=seed_here(), time_limit=seconds, on_phase=on_phase
-        ) as sandbox:
-            return run_isolated(
-                "torchrepro.report.error_map:measure",
-                {**payload, **more},
-                time_limit=seconds,
-                environ={
-                    **compiler_environment(manifest.ambient.environ, own=standing.own),
-                    **standing.environ,
-                },
-                on_phase=on_phase,
-                on_message=lambda message: code.extend(filter(None, [message.get("code")])),
-                sandbox=sandbox,
-            )
+    def take(message: Mapping[str, Any]) -> None:
+        code.extend(filter(None, [message.get("code")]))
 
     try:
-        outcome = run_without_reference_if_it_dies(ran)
+        with isolation_for(bundle, manifest, time_limit, trusted, on_phase) as (payload, how):
+            outcome = run_without_reference_if_it_dies(
+                lambda **more: run_isolated(_MEASURE, {**payload, **more}, on_message=take, **how)
+            )
         if outcome.result is None:
-            return Measured(verdict_of(outcome, seconds))
+            return Measured(verdict_of(outcome, how["time_limit"]))
         found = understood(outcome.result, dict[str, Any])
         verdict = understood(found.get("verdict"), Verdict)
         maps = understood(found.get("maps"), tuple[ErrorMap, ...], strict=False)
@@ -255,3 +247,64 @@ def measured(
         )
     except (TorchReproError, HarnessError) as exc:
         return Measured(note=f"could not be run for this report: {str(exc).splitlines()[0]}")
+
+
+def _evidence_on(
+    around: Surroundings,
+    manifest: Manifest,
+    verdict: Verdict | None,
+    measured: Measurements,
+    generate: Generate | None,
+    *,
+    reason: str = "",
+) -> Evidence:
+    """Return the answers on a bundle; `reason` says why it was not run, and `generate` is None then."""
+    answers = {name: text for name, text in measured.answers.items() if name in _ANSWERS}
+    if verdict is not None and not verdict.fails:
+        answers |= dict.fromkeys((*_NEED_VALUES, "same_kernel"), "not applicable: it does not fail")
+    elif verdict is not None and verdict.kind not in _HAS_VALUES:
+        answers |= dict.fromkeys(_NEED_VALUES, f"not applicable: {verdict.kind.value}, no values to compare")
+        answers["same_kernel"] = "unknown: kernels are compared where values are wrong"
+    elif reason and not answers:
+        answers |= dict.fromkeys(_NEED_VALUES, f"unknown: {reason}")
+    if generate is not None and "same_kernel" not in answers:
+        answers["same_kernel"] = _kernels(around, measured, generate)
+    first_bad = first_bad_version(around.bundle, own=is_own(around.bundle))
+    if first_bad:
+        answers["first_bad"] = first_bad
+    labels = labels_of(
+        verdict,
+        around.located or around.located_in_minimal,
+        compiler=manifest.compiler.name,
+        devices=devices_of(manifest),
+        dynamic=bool(manifest.symbols),
+        regression=bool(first_bad),
+    )
+    return Evidence(
+        **answers,
+        labels=labels,
+        script=script_in_words(around.script),
+        unit_test=_unit_test(around, manifest) if around.minimal is not None else "",
+    )
+
+
+def _kernels(around: Surroundings, measured: Measurements, generate: Generate) -> str:
+    """Say whether the minimal repro compiles a kernel of the original."""
+    if around.minimal is None or around.minimal == around.bundle:
+        return compared_kernels(measured, None)
+    try:
+        original = measured if measured.code else Measurements(code=tuple(generate(around.bundle)))
+        minimal = Measurements(code=tuple(generate(around.minimal)))
+    except (TorchReproError, HarnessError) as exc:
+        return f"unknown: {exc.fact if isinstance(exc, TorchReproError) else str(exc).splitlines()[0]}"
+    return compared_kernels(original, minimal)
+
+
+def _unit_test(around: Surroundings, manifest: Manifest) -> str:
+    """Return the minimal script as a test; empty where it is no test."""
+    if not around.script or manifest.expected is None or not manifest.expected.kind.fails:
+        return ""
+    try:
+        return pytest_form(around.script, manifest.expected.kind, "compiled_as_eager")
+    except TorchReproError:
+        return ""

@@ -44,7 +44,7 @@ def trace_of(
     for number, code in enumerate(codes):
         parts.append(f"# Graph {number} of {len(codes)}, as inductor generates it.\n\n{code.strip()}")
     if not codes:
-        parts.append("# Inductor generated no code: it failed before, or the compiler is another one.")
+        parts.append("# Inductor generated no code: it failed before, or another compiler is under test.")
     if verdict.raised is not None and verdict.raised.traceback:
         lines = verdict.raised.traceback.strip().splitlines()
         parts.append("# Traceback\n\n" + "\n".join(lines[-_SHOWN_LINES:]))

@@ -227,7 +227,7 @@ def _data(value: object) -> Text:
 
 
 def group_lines(groups: ProcessGroups) -> list[str]:
-    """Return the lines that make process groups of these names, which talk to nobody."""
+    """Return the lines that make process groups of these names, which do not communicate."""
     start = f'torch.distributed.init_process_group("fake", rank={groups.rank}, world_size={groups.size}'
     lines = [f"{start}, store=torch.distributed.HashStore())"]
     for name, ranks in list(groups.groups.items())[1:]:

@@ -62,7 +62,7 @@ def top_level_items(inside: str) -> Iterator[str]:
 
 
 def _last_brackets(statement: str) -> tuple[int, int]:
-    """Return the positions of the last outermost brackets; (-1, -1) where the statement goes on."""
+    """Return the positions of the last outermost brackets; (-1, -1) where more of the statement follows."""
     start = end = -1
     for position, depth, character in _walk(statement):
         if character in "([{" and depth == 0:

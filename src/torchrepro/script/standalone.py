@@ -370,7 +370,7 @@ def kept_apart(manifest: Manifest) -> list[str]:
 
 
 def _values(manifest: Manifest) -> dict[str, entries.ValueEntry]:
-    """Return the values that a script makes: the collectives in it run, in groups that talk to nobody."""
+    """Return the values that a script makes: the collectives in it run, in groups that do not communicate."""
     return {name: entry for name, entry in manifest.values.items() if not name.startswith("collective.")}
 
 

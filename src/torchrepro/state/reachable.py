@@ -176,7 +176,7 @@ def generator_state(generator: Any) -> Access:
 
 
 LIMIT = 200_000
-"""Objects beyond which a call's state counts as too large to look after."""
+"""The most objects of a call's state that are followed."""
 
 
 class Reach:

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 
 from torchrepro.judge.clone import TensorCloner, is_plain, window
-from torchrepro.judge.op_forms import run_plainly
+from torchrepro.judge.op_forms import OpMode
 from torchrepro.judge.tensors import inner_tensors, is_wrapper_subclass
 from torchrepro.state.reachable import ATOMS, Contents, Holder, Reach, contents_of
-from torchrepro.torch_api.modes import DisableTorchDispatch, TorchDispatchMode
-from torchrepro.torch_api.ops import HigherOrderOperator, schema_of
+from torchrepro.torch_api.modes import DisableTorchDispatch
+from torchrepro.torch_api.ops import schema_of
 from torchrepro.torch_api.pytree import tree_leaves
 from torchrepro.torch_api.tensors import set_version, storage_number, version_of
 
@@ -190,17 +190,15 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(item)
 
 
-class UndoWrites(TorchDispatchMode):
+class UndoWrites(OpMode):
     """Around a run on clones: other tensors that were there before are copied before they are written to.
 
     `known` are the storages of the clones. Storages that the run itself makes are its own; an address that is
     used again after a free belongs to the run as well.
     """
 
-    supports_higher_order_operators = True
-
     def __init__(self, known: Collection[int]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._own = set(known)
         self._kept: dict[int, tuple[torch.Tensor, int, torch.Tensor, torch.Tensor]] = {}
 
@@ -209,11 +207,7 @@ class UndoWrites(TorchDispatchMode):
         """Whether the run wrote to tensors that it was not known to reach."""
         return bool(self._kept)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if isinstance(func, HigherOrderOperator):
-            with self:
-                return run_plainly(func, args, kwargs)
+    def run_op(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         for position, argument in enumerate(schema_of(func).arguments if schema_of(func).is_mutable else ()):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 value = args[position] if position < len(args) else kwargs.get(argument.name)

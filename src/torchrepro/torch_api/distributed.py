@@ -74,7 +74,7 @@ def wait_for(tensor: Any) -> Any:
 
 
 def has_fake_groups() -> bool:
-    """Return whether the default process group of this process is one that talks to nobody."""
+    """Return whether the default process group of this process is a fake one, which does not communicate."""
     return dist.is_available() and dist.is_initialized() and dist.get_backend() == "fake"
 
 
@@ -124,6 +124,6 @@ def make_mesh(device: str, ranks: Any, names: Sequence[str] | None, groups: Sequ
     found = [group_named(name) for name in groups]
     if len(found) == 1:
         return DeviceMesh.from_group(found[0], device, mesh_dim_names=tuple(names) if names else None)
-    # Several groups need names; a mesh that had none is told apart by nothing but its representation.
+    # Several groups need names; a mesh that had none then differs only in its representation.
     given = tuple(names) if names else tuple(f"dim_{index}" for index in range(len(found)))
     return DeviceMesh.from_group(found, device, mesh=ranks, mesh_dim_names=given)

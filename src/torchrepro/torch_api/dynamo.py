@@ -6,7 +6,7 @@ import sys
 import threading
 from typing import Any
 
-from torchrepro.torch_api.seam import Seam, load_seam
+from torchrepro.torch_api.seam import Seam, loading
 
 SEAMS = {
     "list_backends": Seam("torch._dynamo", "names of the registered backends"),
@@ -47,8 +47,7 @@ SEAMS = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    return load_seam(__name__, SEAMS, name)
+__getattr__ = loading(__name__, SEAMS)
 
 
 def is_one_graph() -> bool:
@@ -57,10 +56,10 @@ def is_one_graph() -> bool:
     Then its symbols allow `.item()` whatever the setting is. Checked on torch 2.11 to 2.15
     (`TracingContext.fake_mode`, `ShapeEnv.allow_scalar_outputs`).
     """
-    context = load_seam(__name__, SEAMS, "TracingContext").try_get()
+    context = __getattr__("TracingContext").try_get()
     symbols = getattr(getattr(context, "fake_mode", None), "shape_env", None)
     allowed = symbols is not None and symbols.allow_scalar_outputs
-    return allowed and not load_seam(__name__, SEAMS, "config").capture_scalar_outputs
+    return allowed and not __getattr__("config").capture_scalar_outputs
 
 
 def renew_locks() -> None:

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from torchrepro.torch_api.patching import replaced
-from torchrepro.torch_api.seam import Seam, load_seam
+from torchrepro.torch_api.seam import Seam, loading
 
 SEAMS = {
     "config": Seam("torch._inductor.config", "settings of inductor", name="."),
@@ -32,8 +32,7 @@ SEAMS = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    return load_seam(__name__, SEAMS, name)
+__getattr__ = loading(__name__, SEAMS)
 
 
 @contextmanager

@@ -80,9 +80,8 @@ def runs_in_plain_python() -> bool:
     )
 
 
-def inside_transform() -> bool:
-    """Return whether vmap, grad or another transform is active (`_are_functorch_transforms_active`)."""
-    return bool(torch._C._are_functorch_transforms_active())
+inside_transform: Callable[[], bool] = torch._C._are_functorch_transforms_active
+"""Whether vmap, grad or another transform is active."""
 
 
 @contextmanager

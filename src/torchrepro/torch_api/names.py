@@ -87,7 +87,7 @@ EFFECT_TYPE = "torch._library.effects.EffectType"
 """The kinds of side effects of operators."""
 
 FAKE_GROUPS = "torch.testing._internal.distributed.fake_pg"
-"""The module whose import registers the backend "fake" of process groups, which talks to nobody."""
+"""The module whose import registers the backend "fake" of process groups, which does not communicate."""
 
 REGISTER_GROUP = "torch.distributed.distributed_c10d._register_process_group"
 """Gives a process group the name by which operators find it."""

@@ -6,6 +6,7 @@ Each name was checked on torch 2.11 to 2.15.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -35,9 +36,8 @@ DispatchKey = torch._C.DispatchKey
 """Where an operator has kernels."""
 
 
-def has_kernel(name: str, key: Any) -> bool:
-    """Return whether an operator has a kernel for a key (`_dispatch_has_kernel_for_dispatch_key`)."""
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
+has_kernel: Callable[[str, Any], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
+"""Whether the operator of this name has a kernel for a key."""
 
 
 def registered_schema(qualified: str, overload: str) -> str | None:
@@ -48,33 +48,24 @@ def registered_schema(qualified: str, overload: str) -> str | None:
         return None
 
 
-def schema_of(op: Any) -> Any:
-    """Return the schema of an overload: arguments, returns, aliases (`_schema`)."""
-    return op._schema
+schema_of: Callable[[Any], Any] = attrgetter("_schema")
+"""The schema of an overload: arguments, returns, aliases."""
 
+overload_name: Callable[[Any], str] = attrgetter("_overloadname")
+"""The last part of an overload's name, `Tensor` for `aten.add.Tensor`."""
 
-def overload_name(op: Any) -> str:
-    """Return the last part of an overload's name, `Tensor` for `aten.add.Tensor` (`_overloadname`)."""
-    return str(op._overloadname)
-
-
-def qualified_name(packet: Any) -> str:
-    """Return the name of an operator with its namespace, `aten::add` (`_qualified_op_name`)."""
-    return str(packet._qualified_op_name)
-
+qualified_name: Callable[[Any], str] = attrgetter("_qualified_op_name")
+"""The name of an operator with its namespace, `aten::add`."""
 
 parse_schema: Callable[[str], Any] = torch._C.parse_schema
 """Return a schema as an object."""
 
 
-def registrations_of(name: str) -> str:
-    """Return torch's record of an operator's registrations and their origins (`_dispatch_dump`)."""
-    return str(torch._C._dispatch_dump(name))
+registrations_of: Callable[[str], str] = torch._C._dispatch_dump
+"""Torch's record of an operator's registrations and their origins."""
 
-
-def custom_op_definition(name: str) -> Any:
-    """Return the object that `torch.library.custom_op` made, None for other operators (`OPDEFS`)."""
-    return torch._library.custom_ops.OPDEFS.get(name)
+custom_op_definition: Callable[[str], Any] = torch._library.custom_ops.OPDEFS.get
+"""The object that `torch.library.custom_op` made; None for other operators."""
 
 
 def body_of(definition: Any) -> Callable[..., Any]:

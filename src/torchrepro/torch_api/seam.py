@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -21,10 +21,14 @@ class Seam:
     versions: str = ALL_VERSIONS
 
 
-def load_seam(module: str, seams: Mapping[str, Seam], name: str) -> Any:
-    """Return the object behind a name, as the `__getattr__` of a module of seams."""
-    seam = seams.get(name)
-    if seam is None:
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    home = import_module(seam.home)
-    return home if seam.name == "." else getattr(home, seam.name or name)
+def loading(module: str, seams: Mapping[str, Seam]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module of seams: it loads the object behind a name."""
+
+    def load(name: str) -> Any:
+        seam = seams.get(name)
+        if seam is None:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        home = import_module(seam.home)
+        return home if seam.name == "." else getattr(home, seam.name or name)
+
+    return load

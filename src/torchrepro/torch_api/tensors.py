@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -51,9 +52,8 @@ def storage_identity(tensor: torch.Tensor) -> tuple[str, int]:
     return (str(storage.device), address) if address else ("object", storage._cdata)
 
 
-def storage_number(storage: torch.UntypedStorage) -> int:
-    """Return a number that is equal for two Python objects over the same storage (`_cdata`)."""
-    return int(storage._cdata)
+storage_number: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
+"""A number that is equal for two Python objects over the same storage."""
 
 
 def version_of(tensor: torch.Tensor) -> int:
@@ -72,9 +72,8 @@ def base_without_grad(tensor: torch.Tensor) -> torch.Tensor | None:
     return base
 
 
-def is_zero_tensor(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is one of autograd's zeros without memory (`_is_zerotensor`)."""
-    return bool(tensor._is_zerotensor())
+is_zero_tensor: Callable[[torch.Tensor], bool] = torch.Tensor._is_zerotensor
+"""Whether a tensor is one of autograd's zeros without memory."""
 
 
 def coo_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -114,10 +113,8 @@ def set_lazy_bits(tensor: torch.Tensor, *, conj: bool, neg: bool) -> None:
         torch._C._set_neg(tensor, True)
 
 
-def zero_tensor(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return zeros without memory, as autograd makes them. Checked on torch 2.11 to 2.15."""
-    return torch._efficientzerotensor(size, dtype=dtype, device=device)
-
+zero_tensor: Callable[..., torch.Tensor] = torch._efficientzerotensor
+"""Zeros without memory, as autograd makes them."""
 
 nested_from_buffer = torch._nested_view_from_buffer
 """Make a strided nested tensor over a flat buffer, from the sizes, strides and offsets of its components."""
@@ -142,14 +139,11 @@ def empty_quantized(dtype: torch.dtype, device: torch.device, **quantizer: Any) 
     return torch.empty(0, dtype=dtype, device=device)
 
 
-def is_in_transform(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor belongs to vmap, grad or another function transform."""
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+is_in_transform: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
+"""Whether a tensor belongs to vmap, grad or another function transform."""
 
-
-def is_functional(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is one of functionalisation."""
-    return bool(torch._is_functional_tensor(tensor))
+is_functional: Callable[[torch.Tensor], bool] = torch._is_functional_tensor
+"""Whether a tensor is one of functionalisation."""
 
 
 def set_version(tensor: torch.Tensor, version: int) -> None:

@@ -19,12 +19,11 @@ from commands import torchrepro
 from torchrepro.bundle.provenance import Standing
 from torchrepro.bundle.read import read_manifest
 from torchrepro.engine.sandbox import landlock, namespaces, seccomp
-from torchrepro.engine.sandbox.chosen import CHOICE, MORE_PATHS, Sandbox, sandbox_for
+from torchrepro.engine.sandbox.chosen import CHOICE, MORE_PATHS, Sandbox, remove, sandbox_for
 from torchrepro.engine.sandbox.confinement import INSIDE, Confinement, Limits
 from torchrepro.engine.sandbox.confinement import Kind as SandboxKind
 from torchrepro.engine.sandbox.supervise import _require_landlock
-from torchrepro.engine.sandbox.transfer import copy_tree, remove
-from torchrepro.engine.search.confined import answer_outside, copy_out
+from torchrepro.engine.search.confined import answer_outside, copy_out, copy_tree
 from torchrepro.engine.search.run_directory import RunDirectory
 from torchrepro.nouns.errors import TorchReproError
 

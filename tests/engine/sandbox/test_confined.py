@@ -209,11 +209,11 @@ def test_an_answer_that_no_job_gives_is_refused_in_one_line(
 ) -> None:
     for answer in LIES:
         outcome = _run(sandbox, "lie", answer=answer)
-        with pytest.raises(TorchReproError, match="cannot be understood"):
+        with pytest.raises(TorchReproError, match="not of the expected form"):
             verdict_of(outcome, 60.0)
         monkeypatch.setattr(collect, "run_isolated", lambda *args, outcome=outcome, **how: outcome)
         found = collect.measured(BUNDLE, read_manifest(BUNDLE))
-        assert "cannot be understood" in found.note
+        assert "not of the expected form" in found.note
 
 
 def _kernel() -> tuple[int, ...]:

@@ -68,7 +68,7 @@ def test_one_that_was_killed_is_nobodys_bug(
     bundle: Path, outcomes: tuple[list[Outcome], list[SearchRequest]]
 ) -> None:
     outcomes[0].append(Outcome(phase="search", signal="SIGKILL"))
-    with pytest.raises(TorchReproError, match="the same command goes on"):
+    with pytest.raises(TorchReproError, match="the same command continues"):
         minify_bundle(bundle)
 
 
@@ -96,4 +96,4 @@ def test_starting_over_is_said_in_the_result(
     outcomes[0].append(Outcome(result=result(notes=("a note of its own",))))
     assert minify_bundle(bundle).notes == ()
     notes = minify_bundle(bundle, MinifySettings(oracle="true")).notes
-    assert notes == ("starting over: another oracle is asked", "a note of its own")
+    assert notes == ("starting over: the oracle has changed", "a note of its own")

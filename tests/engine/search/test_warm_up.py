@@ -28,7 +28,7 @@ def executor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Executor]:
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("crashes", "SIGABRT"), ("hangs", "did not end"), ("starts_a_thread", "other thread")],
+    [("crashes", "SIGABRT"), ("hangs", "did not finish"), ("starts_a_thread", "other thread")],
 )
 def test_a_compiler_that_fails_in_the_rehearsal_is_not_tried_here(
     executor: Executor, name: str, reason: str

@@ -432,9 +432,10 @@ def test_the_text_is_found_by_tracebacks_and_goes_with_the_function() -> None:
 def test_the_python_conditions_decide_where_the_quick_check_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from torchrepro.torch_api import tensor_facts
 
-    monkeypatch.setattr(tensor_facts.QuickTensors, "learn", lambda self, *tensors: None)
+    from torchrepro.torch_api import facts
+
+    monkeypatch.setattr(facts.QuickTensors, "learn", lambda self, *tensors: None)
     guards = compiled(AmbientIs(TORCH, AmbientFacts.now()), TensorLike(X, TensorFacts.of(torch.ones(2))))
     for _ in range(6):
         assert guards.holds(locals_of(x=torch.ones(2)))

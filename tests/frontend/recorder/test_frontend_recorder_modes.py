@@ -11,7 +11,7 @@ from frontend_recording import calls, capture, new_recorder, replay
 
 from torchrepro.frontend.graph_breaks import Break, BreakKind
 from torchrepro.frontend.source import Local
-from torchrepro.torch_api.graph_modes import Modes
+from torchrepro.torch_api.captured_graphs import Modes
 
 
 def test_a_no_grad_block_is_in_the_graph():

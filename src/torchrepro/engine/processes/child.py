@@ -293,7 +293,7 @@ class Child(Program):
         on_message: OnMessage = lambda message: None,
         may_set_clock: bool = False,
     ) -> None:
-        """Expect an answer within this many seconds from now; the process `may_set_clock` anew, once."""
+        """Expect an answer within this many seconds from now; the process `may_set_clock` again, once."""
         self.jobs += 1
         if self.jobs > 1:
             os.ftruncate(self._output.fileno(), 0)
@@ -330,6 +330,12 @@ class Child(Program):
             seconds=self.seconds,
             output_tail=self.tail(),
         )
+
+    def wait(self) -> Outcome:
+        """Wait for the job to end, and return how it did."""
+        while (outcome := self.outcome()) is None:
+            listen([self])
+        return outcome
 
     def let_go(self) -> None:
         if not self._output.closed:

@@ -12,13 +12,13 @@ import importlib
 import itertools
 import os
 import shutil
-import sys
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import torch
 
@@ -30,9 +30,8 @@ from torchrepro.engine.processes.child import (
     Reporter,
     describe_error,
     listen,
-    reports_and_output,
 )
-from torchrepro.engine.processes.fork_safety import fork, prepare_to_fork, why_not_fork
+from torchrepro.engine.processes.fork_safety import fork_child, prepare_to_fork, why_not_fork
 from torchrepro.engine.processes.fresh_process import job_named
 from torchrepro.engine.processes.limits import (
     limit_memory,
@@ -42,7 +41,7 @@ from torchrepro.engine.processes.limits import (
     usable_cores,
     use_scratch,
 )
-from torchrepro.engine.processes.signals import die_with, redirect, start_afresh, undisturbed
+from torchrepro.engine.processes.signals import die_with, undisturbed
 from torchrepro.engine.processes.workers import Workers
 from torchrepro.engine.sandbox.seccomp import give_up_signals
 from torchrepro.judge.compare import tensors_in
@@ -242,27 +241,9 @@ class Executor:
 
     def _fork(self, task: Task, job: Callable[..., Any]) -> Child:
         parent = os.getpid()
-        with reports_and_output() as (reading_end, writing_end, output):
-            # Otherwise the child would write the buffered output again.
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()
-            pid = fork()
-            if pid == 0:
-                self._be_child(task, job, parent, writing_end, output.fileno())
-            child = Child(ForkedProcess(pid), output, reading_end)
-        child.begin(task.time_limit)
-        return child
 
-    def _be_child(
-        self, task: Task, job: Callable[..., Any], parent: int, writing_end: int, output: int
-    ) -> NoReturn:
-        reporter = Reporter(writing_end)
-
-        def work() -> object:
+        def work(reporter: Reporter) -> Any:
             die_with(parent)
-            os.setsid()
-            start_afresh()
-            redirect(output)
             for sibling in self._running.values():
                 sibling.let_go()
             self._reusable.let_go()
@@ -272,12 +253,9 @@ class Executor:
             give_up_signals()
             return job(task.repro, task.payload, reporter)
 
-        try:
-            reporter.answer(work)
-        finally:
-            # No interpreter teardown: a library that crashes at exit must not overwrite the answer, and the
-            # parent's exit handlers must not run in the child.
-            os._exit(0)
+        child = fork_child(lambda reporter: reporter.answer(partial(work, reporter)))
+        child.begin(task.time_limit)
+        return child
 
     # Workers.
 

@@ -28,7 +28,6 @@ from torchrepro.engine.processes.child import (
     OnMessage,
     Outcome,
     Reporter,
-    listen,
     popen,
     reports_and_output,
 )
@@ -45,7 +44,7 @@ AT_END: list[Callable[[], None]] = []
 """Called when the process serves no more jobs, because its parent closed the pipe or died."""
 _COMPILED_PHASES = ("compile", "run", "compare")
 # Printed by C++ code and by libgomp, which abort where Python raises MemoryError.
-_LAST_WORDS = ("std::bad_alloc", "libgomp: Out of memory")
+_MEMORY_MESSAGES = ("std::bad_alloc", "libgomp: Out of memory")
 _DOING = {
     "start": "starting the process",
     "build": "building the model",
@@ -121,9 +120,7 @@ def run_isolated(
         on_start(child.process.pid if sandbox is None else sandbox.signalled(child.process.pid))
         child.begin(time_limit, on_message=take)
         child.ask({"job": job, "payload": payload, "environ": dict(environ or {}) if start else {}})
-        while (outcome := child.outcome()) is None:
-            listen([child])
-    return outcome
+        return child.wait()
 
 
 def start_interpreter(
@@ -280,7 +277,7 @@ def verdict_of(outcome: Outcome, time_limit: float) -> Verdict:
 
 
 def understood(answer: Any, kind: type[Answer], *, strict: bool = True) -> Answer:
-    """Return the answer of a process as data of this kind; what somebody else wrote into its pipe is none.
+    """Return the answer of a process as data of this kind, or raise.
 
     A stranger's code that has taken over the process can send anything (`engine/sandbox/`).
     """
@@ -288,7 +285,7 @@ def understood(answer: Any, kind: type[Answer], *, strict: bool = True) -> Answe
         return msgspec.convert(answer, kind, strict=strict)
     except (msgspec.ValidationError, RecursionError) as exc:
         raise TorchReproError(
-            f"the process gave an answer that cannot be understood ({exc})",
+            f"the process sent an answer that is not of the expected form ({exc})",
             next_step="do not trust this bundle",
         ) from exc
 
@@ -299,8 +296,8 @@ def _ran_out_of_memory(outcome: Outcome) -> bool:
         return outcome.error["kind"] == "memory"
     if outcome.timed_out:
         return False
-    said_so = any(words in outcome.output_tail for words in _LAST_WORDS)
-    return outcome.signal == "SIGKILL" or (said_so and outcome.signal in ("SIGABRT", ""))
+    printed_so = any(words in outcome.output_tail for words in _MEMORY_MESSAGES)
+    return outcome.signal == "SIGKILL" or (printed_so and outcome.signal in ("SIGABRT", ""))
 
 
 def raise_reported(outcome: Outcome) -> None:

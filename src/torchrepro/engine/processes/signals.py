@@ -19,11 +19,14 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)  # loaded before any fork
 
 
-def die_with(parent: int, number: int = signal.SIGKILL) -> None:
-    """Let the kernel send this process a signal when its parent dies, however that happens (Linux)."""
+def die_with(parent: int = 0, number: int = signal.SIGKILL) -> None:
+    """Let the kernel send this process a signal when its parent dies, however that happens (Linux).
+
+    `parent` is the parent's pid; 0: not known, because another process starts this one for it.
+    """
     if sys.platform == "linux" and _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != parent:
+    if parent and os.getppid() != parent:
         os._exit(1)  # the parent died before the call
 
 

@@ -15,8 +15,7 @@ import os
 import sys
 
 from torchrepro.engine.processes.child import Child
-from torchrepro.engine.processes.fork_here import start_fork
-from torchrepro.engine.processes.fork_safety import why_not_fork
+from torchrepro.engine.processes.fork_safety import start_fork, why_not_fork
 from torchrepro.engine.processes.fresh_process import start_interpreter
 from torchrepro.engine.processes.signals import die_with, undisturbed
 

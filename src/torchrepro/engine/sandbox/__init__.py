@@ -8,7 +8,7 @@ that runs torch on a bundle that the user has not written (`bundle/provenance.py
     namespaces.py   a root file system, process ids, network and users of its own
     landlock.py     which paths may be opened, by the kernel's Landlock
     seccomp.py      which system calls fail
-    transfer.py     copy files out, as data
 
-Only the parent reads what comes out: JSON over a pipe, and files that it copies out of the scratch directory.
+Only the parent reads what comes out: JSON over a pipe, and files that it copies out of the scratch directory
+as data (`engine/search/confined.py`).
 """

@@ -14,13 +14,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
+from typing import Any
 
 from torchrepro.bundle.manifest import Manifest, devices_of
 from torchrepro.bundle.provenance import Standing, config_directory
 from torchrepro.engine.processes.fresh_process import compiler_environment, run_isolated
 from torchrepro.engine.processes.limits import usable_cores, usable_memory
 from torchrepro.engine.sandbox.confinement import INSIDE, PLAIN_DEVICES, Confinement, Kind, Limits
-from torchrepro.engine.sandbox.transfer import remove
+from torchrepro.engine.search.run_directory import seed_here
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import AOT_INDUCTOR, telling_environment
 
@@ -143,7 +144,7 @@ def sandbox_for(
     manifest: Manifest,
     standing: Standing,
     *,
-    seed: Path,
+    seed: Path | None = None,
     time_limit: float = math.inf,
     scratch: Path | None = None,
     oracle: str = "",
@@ -152,13 +153,15 @@ def sandbox_for(
     """Yield the sandbox in which a bundle has to be run; None for the user's own and for what is trusted.
 
     `scratch` is the directory of a search; without it a job judges the bundle itself, in a temporary one.
-    Both are removed afterwards. `seed` is a warm cache of the compiler, made first if it is missing.
+    Both are removed afterwards. `seed` is a warm cache of the compiler (default: that of
+    this installation), made first if it is missing.
     `oracle` is a command of the user, which may read its files. Raise where no sandbox is possible.
     """
     if standing.own or standing.trusted or os.environ.get(INSIDE) == "1":
         yield None
         return
     kind = _kind()
+    seed = seed_here() if seed is None else seed
     own = (scratch or Path(tempfile.mkdtemp(prefix="torchrepro-sandbox-"))).resolve()
     try:
         for name in ("home", "tmp"):
@@ -198,6 +201,31 @@ def make_seed(seed: Path) -> None:
             time_limit=_SEED_SECONDS,
             environ={**compiler_environment(), "TORCHINDUCTOR_CACHE_DIR": cache},
         )
+
+
+def remove(directory: Path) -> None:
+    """Remove a directory, also one in which a stranger's process has made unreadable directories."""
+
+    def again(function: Callable[..., Any], path: str, raised: object) -> None:
+        with suppress(OSError):
+            _make_accessible(os.path.dirname(path))
+            if os.path.isdir(path) and not os.path.islink(path):
+                _make_accessible(path)
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                os.unlink(path)
+
+    if directory.exists():
+        shutil.rmtree(directory, onerror=again)
+
+
+def _make_accessible(path: str) -> None:
+    """Let the owner of a directory read and write it; never through a link."""
+    place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY)
+    try:
+        os.chmod(f"/proc/self/fd/{place}", 0o700)
+    finally:
+        os.close(place)
 
 
 def probed() -> str:

@@ -20,11 +20,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from torchrepro.engine.processes.signals import die_with
 from torchrepro.engine.sandbox import landlock, namespaces, seccomp
 from torchrepro.engine.sandbox.confinement import PLAIN_DEVICES, UNSCOPED_SIGNALS, Confinement, Kind
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_PR_SET_PDEATHSIG, _PR_SET_SECUREBITS, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER = 1, 28, 24, 36
+_PR_SET_SECUREBITS, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER = 28, 24, 36
 _NO_ROOT_LOCKED = 0b1111
 """SECBIT_NOROOT and SECBIT_NO_SETUID_FIXUP, both locked: being root gives no rights back."""
 _CAPABILITY_VERSION = 0x20080522
@@ -37,7 +38,7 @@ _SIGNALS = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM)
 def main() -> NoReturn:
     confinement = Confinement.from_json(sys.argv[1])
     signal.pthread_sigmask(signal.SIG_SETMASK, _SIGNALS)
-    _die_with_parent(confinement.parent)
+    die_with(confinement.parent)  # behind bubblewrap it is unknown: that dies with its own parent
     try:
         if confinement.kind in (Kind.AUTO, Kind.NAMESPACES) and _run_in_namespaces(confinement):
             os._exit(0)
@@ -89,46 +90,46 @@ def _run_in_namespaces(confinement: Confinement) -> bool:
         _enter(confinement, writing_end)
     os.close(writing_end)
     with os.fdopen(reading_end) as pipe:
-        said = pipe.readline().strip()
-    if not said.isdigit():
+        answer = pipe.readline().strip()
+    if not answer.isdigit():
         os.waitpid(outer, 0)
         if confinement.kind is Kind.NAMESPACES:
-            raise OSError(said or "namespaces are not allowed")
+            raise OSError(answer or "namespaces are not allowed")
         return False
-    first = int(said)
+    first = int(answer)
     while os.waitpid(outer, os.WNOHANG) == (0, 0):
-        told = signal.sigtimedwait(_SIGNALS, _WATCH_SECONDS)
-        if told is not None and told.si_signo == signal.SIGINT:
+        received = signal.sigtimedwait(_SIGNALS, _WATCH_SECONDS)
+        if received is not None and received.si_signo == signal.SIGINT:
             with suppress(ProcessLookupError):
                 os.kill(first, signal.SIGINT)
     return True
 
 
-def _enter(confinement: Confinement, told: int) -> NoReturn:
-    """Enter the namespaces; tell the pid of the first process inside as seen from outside, or what failed."""
+def _enter(confinement: Confinement, pipe: int) -> NoReturn:
+    """Enter the namespaces; write the first process's pid, as seen from outside, or an error to a pipe."""
     try:
         namespaces.enter_namespaces()
         ready, done = os.pipe()
         first = os.fork()
         if first == 0:
             os.close(ready)
-            _be_first(confinement, done)
+            _run_first_process(confinement, done)
         os.close(done)
-        with os.fdopen(ready) as pipe:
-            failed = pipe.read()
-        os.write(told, (failed or str(first)).encode() + b"\n")
-        os.close(told)
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        with os.fdopen(ready) as errors:
+            failed = errors.read()
+        os.write(pipe, (failed or str(first)).encode() + b"\n")
+        os.close(pipe)
+        die_with()
         os.waitpid(first, 0)
     except OSError as exc:
         with suppress(OSError):
-            os.write(told, f"{exc}\n".encode())
+            os.write(pipe, f"{exc}\n".encode())
     os._exit(0)
 
 
-def _be_first(confinement: Confinement, done: int) -> NoReturn:
+def _run_first_process(confinement: Confinement, done: int) -> NoReturn:
     try:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        die_with()
         scratch = Path(confinement.scratch)
         namespaces.enter_root(
             scratch,
@@ -161,14 +162,14 @@ class Supervisor:
         report(self._confinement, sandbox=self._description())
         self._command = os.fork()
         if self._command == 0:
-            self._be_command()
+            self._become_command()
         exceeded = ""
         stop_at = float("inf")
         while (status := self._reaped()) is None and not exceeded and time.monotonic() < stop_at:
-            told = signal.sigtimedwait(_SIGNALS, _WATCH_SECONDS)
-            if told is not None and told.si_signo == signal.SIGINT:
+            received = signal.sigtimedwait(_SIGNALS, _WATCH_SECONDS)
+            if received is not None and received.si_signo == signal.SIGINT:
                 os.kill(self._command, signal.SIGINT)
-            if told is not None and told.si_signo == signal.SIGTERM and not self._inside:
+            if received is not None and received.si_signo == signal.SIGTERM and not self._inside:
                 stop_at = min(stop_at, time.monotonic() + _TERM_SECONDS)  # the group has it too
             exceeded = self._exceeded()
         self._kill_all()
@@ -185,10 +186,10 @@ class Supervisor:
         hardware = [path for path in self._confinement.devices if path not in PLAIN_DEVICES]
         return f"{named}, with {', '.join(hardware)}" if hardware else named
 
-    def _be_command(self) -> NoReturn:
+    def _become_command(self) -> NoReturn:
         confinement = self._confinement
         try:
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            die_with()
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE):
                 signal.signal(number, signal.SIG_DFL)
@@ -272,13 +273,6 @@ class Supervisor:
                     os.kill(pid, signal.SIGKILL)
             self._reaped()
             time.sleep(0.005)
-
-
-def _die_with_parent(parent: int) -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    # Behind bubblewrap the parent is another process, which dies with its own parent.
-    if parent and os.getppid() != parent:
-        os._exit(1)
 
 
 def _limit_resources(confinement: Confinement, counts_all: bool) -> None:

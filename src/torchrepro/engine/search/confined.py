@@ -1,20 +1,21 @@
 """The run directory of a search in a sandbox: a copy in the scratch directory, copied out by the parent.
 
 The confined search never sees the user's run directory. It continues from a copy of what an earlier run left,
-and what it leaves is copied out as data. Its answer may name files of the run directory only. Needs no torch.
+and what it leaves is copied out as data: no links, no devices. Its answer may name files of the run directory
+only. Needs no torch.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from torchrepro.bundle.archive import new_run_id
-from torchrepro.engine.sandbox.chosen import Sandbox
-from torchrepro.engine.sandbox.transfer import copy_tree, remove
+from torchrepro.engine.sandbox.chosen import Sandbox, remove
 from torchrepro.engine.search.run_directory import RunDirectory
 from torchrepro.nouns.errors import TorchReproError
 
@@ -23,6 +24,9 @@ _NEVER = ("scratch", "cache", "run.json", "result.json")
 """What stays where it is: only the parent says what a run is about and what its result is."""
 _PATHS = ("bundle", "script", "original", "directory")
 """The keys of paths in an answer."""
+_LARGEST, _MOST_FILES, _DEEPEST = 16 << 30, 100_000, 16
+"""Bytes, files and levels of directories that one copy may have."""
+_PIECE = 1 << 20
 
 
 @contextmanager
@@ -102,3 +106,53 @@ def _paths_in(value: Any) -> Iterator[str]:
                 yield item
             else:
                 yield from _paths_in(item)
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    """Copy a file or a directory, as what is there now: regular files only, whatever else is left out.
+
+    A process of the sandbox may still be at work on the source, where the kernel cannot end all at once. So
+    a file is opened without following links, relative to its open directory, and is new in `target`.
+    """
+    budget = _Budget()
+    place = os.open(source.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        _copy(place, source.name, target, budget, _DEEPEST)
+    finally:
+        os.close(place)
+
+
+class _Budget:
+    """What one copy may take."""
+
+    def __init__(self) -> None:
+        self.bytes, self.files = _LARGEST, _MOST_FILES
+
+    def spend(self, *, size: int = 0, files: int = 0) -> None:
+        self.bytes -= size
+        self.files -= files
+        if self.bytes < 0 or self.files < 0:
+            raise TorchReproError(
+                "the run has left more files than a result has", next_step="do not trust this bundle"
+            )
+
+
+def _copy(place: int, name: str, target: Path, budget: _Budget, depth: int) -> None:
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=place)
+    except OSError:
+        return  # a link, a socket, or gone
+    try:
+        mode = os.fstat(descriptor).st_mode
+        budget.spend(files=1)
+        if stat.S_ISDIR(mode) and depth:
+            target.mkdir()
+            for entry in os.listdir(descriptor):
+                _copy(descriptor, entry, target / entry, budget, depth - 1)
+        elif stat.S_ISREG(mode):
+            with open(target, "xb") as file:
+                while piece := os.read(descriptor, _PIECE):
+                    budget.spend(size=len(piece))
+                    file.write(piece)
+    finally:
+        os.close(descriptor)

@@ -42,8 +42,7 @@ from torchrepro.engine.processes.limits import MARK, end_leftovers
 from torchrepro.engine.processes.signals import die_with, handling, leave
 from torchrepro.engine.remote.messages import Channel, Site, versions_here
 from torchrepro.engine.remote.relay import relay
-from torchrepro.engine.sandbox.chosen import Sandbox, sandbox_for
-from torchrepro.engine.sandbox.transfer import remove
+from torchrepro.engine.sandbox.chosen import Sandbox, remove, sandbox_for
 from torchrepro.engine.search.confined import answer_outside, copy_known, copy_out, working_copy
 from torchrepro.engine.search.run_directory import (
     Identity,
@@ -191,7 +190,7 @@ class Search(Generic[Answer]):
     kept: Callable[[], str] = lambda: ""
     """Returns a note on what a search left whose process died."""
     start: Start | None = None
-    """Makes the search process, if it is not a fresh one (`engine/processes/fork_here.py`)."""
+    """Makes the search process, if it is not a fresh one (`engine/processes/fork_safety.py`)."""
     started_before: bool = False
     """`start` returns a process that was started before this search, so it does not inherit the lock."""
     executor: concurrent.futures.Executor | None = None
@@ -253,19 +252,21 @@ class Search(Generic[Answer]):
             oracle=self.oracle,
             on_phase=lambda phase: on_message({"phase": phase}),
         ) as sandbox:
-            with self._lent(environ, confined=sandbox is not None) as channel:
+            with self._lend_executor(environ, confined=sandbox is not None) as channel:
                 request = replace(request, channel=channel)
                 if sandbox is None:
-                    return self._told(request, environ, on_message)
+                    return self._run_process(request, environ, on_message)
                 with working_copy(self.directory, sandbox) as inner:
                     known = copy_known(minified, sandbox) if counts else ""
                     confined = replace(request, directory=str(inner.path), known=str(known), parent=0)
-                    told = self._told(confined, environ, on_message, sandbox)
-            told = answer_outside(told, self.directory, inner.path, self.bundle)
-            write_json(self.directory.result, told)
-            return told
+                    answer = self._run_process(confined, environ, on_message, sandbox)
+            answer = answer_outside(answer, self.directory, inner.path, self.bundle)
+            write_json(self.directory.result, answer)
+            return answer
 
-    def _lent(self, environ: Mapping[str, str], *, confined: bool) -> AbstractContextManager[Channel | None]:
+    def _lend_executor(
+        self, environ: Mapping[str, str], *, confined: bool
+    ) -> AbstractContextManager[Channel | None]:
         """Lend the executor to the search process, if there is one."""
         if self.executor is None:
             return nullcontext()
@@ -277,7 +278,7 @@ class Search(Generic[Answer]):
         )
         return relay(self.executor, site, self.settings.jobs)
 
-    def _told(
+    def _run_process(
         self,
         request: SearchRequest,
         environ: Mapping[str, str],
@@ -302,8 +303,8 @@ class Search(Generic[Answer]):
         raise_reported(outcome)
         if outcome.signal == "SIGKILL":
             raise TorchReproError(
-                f"the search process was killed, by somebody or by the system for memory{self.kept()}",
-                next_step="the same command goes on from there; fewer --jobs need less memory",
+                f"the search process was killed, perhaps by the system for lack of memory{self.kept()}",
+                next_step="the same command continues from there; fewer --jobs need less memory",
             )
         raise HarnessError(
             f"the search process itself died ({outcome.death}){self.kept()}\n{outcome.output_tail}"

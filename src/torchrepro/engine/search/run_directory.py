@@ -47,12 +47,12 @@ from torchrepro.ranks.process import answers
 
 _IN_WORDS = {
     "bundle": "the bundle has changed",
-    "oracle": "another oracle is asked",
-    "torchrepro": "torchrepro is another version",
-    "torch": "torch is another version",
-    "python": "Python is another version",
-    "machine": "this is another machine",
-    "cxx": "the C++ compiler is another one",
+    "oracle": "the oracle has changed",
+    "torchrepro": "the version of torchrepro has changed",
+    "torch": "the version of torch has changed",
+    "python": "the version of Python has changed",
+    "machine": "the machine has changed",
+    "cxx": "the C++ compiler has changed",
     "environ": "environment variables that matter to compilers have changed",
 }
 

@@ -238,7 +238,9 @@ class Rehearsal:
         """Repeat here what succeeded in the child. Return why it could not be repeated, or empty."""
         _, outcome = self._executor.wait()
         if outcome.result is None:
-            return f"a throwaway compilation failed ({'did not end' if outcome.timed_out else outcome.death})"
+            return (
+                f"a throwaway compilation failed ({'did not finish' if outcome.timed_out else outcome.death})"
+            )
         if outcome.result["unsafe"]:
             return f"after a compilation this process could not be forked: {outcome.result['unsafe']}"
         for name in outcome.result["imported"]:
@@ -254,9 +256,9 @@ class Rehearsal:
 
 
 def require_forks() -> None:
-    """Raise if a child that compiles does not answer: what a library has left in this process does not fork.
+    """Raise if a child that compiles does not answer: some state of a library does not survive a fork.
 
-    Whatever the compiler says to it, the child has lived.
+    Any answer proves that forks work, an error of the compiler too.
     """
     limit = _REHEARSAL_HERE
     task = Task(JUDGE, throwaway(Compiler("inductor")), {"time_limit": limit}, time_limit=limit)

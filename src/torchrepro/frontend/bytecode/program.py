@@ -18,7 +18,7 @@ What differs from what `dis` shows:
                            `LOAD_FAST_AND_CLEAR` and `STORE_FAST` move a cell in the same way
     LOAD_CLOSURE name      the cell; in 3.13 `LOAD_FAST` of a cell or free variable that is no argument
     JUMP                   in either direction, as are POP_JUMP_IF_{TRUE,FALSE,NONE,NOT_NONE}
-    FOR_ITER               `target` is where the loop goes on after its end, the iterator popped; what 3.12
+    FOR_ITER               `target` is where it continues after the loop, the iterator popped; what 3.12
                            and 3.13 have in front of that (`END_FOR`, `POP_TOP`) is never run
     COMPARE_OP             an enum without the cast of 3.13: that is a `TO_BOOL` after it
     RETURN_VALUE           `RETURN_CONST` is `LOAD_CONST; RETURN_VALUE`

@@ -1,4 +1,4 @@
-"""Enter a function midway: code that takes a frame's variables and stack as arguments and goes on there.
+"""Enter a function midway: code that takes a frame's variables and stack as arguments and continues there.
 
 The code made here is the function's own, behind a few instructions that put the stack back and jump. Its
 arguments are the slots of the frame: a variable that inner functions share is passed as its cell, which then

@@ -16,8 +16,8 @@ import torch
 from torchrepro.frontend.codegen.writer import Kept, Writer, define
 from torchrepro.frontend.guards.kinds import AmbientIs, Guard, TensorLike
 from torchrepro.frontend.source import FrameState, Source
+from torchrepro.torch_api.facts import QuickTensors
 from torchrepro.torch_api.modes import DisableTorchFunction
-from torchrepro.torch_api.tensor_facts import QuickTensors
 
 _INDENT = " " * 4
 _HEAD = """\

@@ -28,9 +28,9 @@ from torchrepro.frontend.guards.constants import (
     type_name,
 )
 from torchrepro.frontend.source import Attribute, Held, Local, Source
-from torchrepro.torch_api.ambient_facts import AmbientFacts as AmbientFacts
-from torchrepro.torch_api.tensor_facts import TensorFacts as TensorFacts
-from torchrepro.torch_api.tensor_facts import storage_places
+from torchrepro.torch_api.facts import AmbientFacts as AmbientFacts
+from torchrepro.torch_api.facts import TensorFacts as TensorFacts
+from torchrepro.torch_api.facts import storage_places
 
 IDENTITY, SIZE, CONTENTS, SURROUNDINGS, TENSOR, ALL_TENSORS = range(6)
 """What a check costs. Cheap ones go first, so that a miss is found early."""

@@ -2,8 +2,8 @@
 
 A number that varies between calls is not guarded; Python runs what reads it. A counter that a function holds,
 or a number that `.item()` returned, would need a region for each of its values. A place that has used up its
-regions on such values is captured once more without them: reading one is a break. Python then goes on to
-where the number has left the stack, so that no region begins with it.
+regions on such values is captured once more without them: reading one is a break. Python then runs
+until the number has left the stack, so that no region begins with it.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Region:
     entry: int = 0
     """Index of the instruction that it begins at; 0: at the start of the function."""
     end: int | None = None
-    """Index of the instruction that Python goes on with, in the frame that the region gives; None where the
+    """Index of the instruction at which Python continues, in the frame that the region gives; None where the
     function has returned, and the region gives its value."""
     finish: bool = False
     """Whether Python runs all the rest of the function, and not one instruction only."""

@@ -38,7 +38,7 @@ from torchrepro.frontend.runtime.capture import Capture, Region, not_whole
 from torchrepro.frontend.runtime.faults import RunByPython
 from torchrepro.frontend.runtime.settings import Settings
 from torchrepro.frontend.source import FrameState
-from torchrepro.torch_api.ambient_facts import user_modes_active
+from torchrepro.torch_api.facts import user_modes_active
 
 _lock = threading.RLock()
 

@@ -115,7 +115,7 @@ def reason_of(error: Exception, operation: str) -> BreakReason | None:
 
 
 def backward_reason_of(error: BaseException | None) -> BreakReason | None:
-    """Return why a compiler cannot trace the backward of a graph; None where the error is another one."""
+    """Return why a compiler cannot trace the backward of a graph; None for any other error."""
     if is_a(error, fake_errors.DynamicOutputShapeException):
         told = "the shape of what the backward of an operation gives depends on the values of a tensor"
         return BreakReason(BreakKind.DATA, told, "torch.where or a product with the mask keeps the shape")

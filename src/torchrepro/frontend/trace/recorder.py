@@ -19,11 +19,11 @@ from torchrepro.frontend.graph_breaks import Break, BreakKind, Unsupported, Wher
 from torchrepro.frontend.source import Source
 from torchrepro.frontend.trace import fakes, nodes
 from torchrepro.frontend.trace.classes import MISSING, static_lookup
-from torchrepro.torch_api import graph_nodes
+from torchrepro.torch_api import captured_graphs
+from torchrepro.torch_api.captured_graphs import Modes, restored, write_modes
+from torchrepro.torch_api.facts import storage_places
 from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode
-from torchrepro.torch_api.graph_modes import Modes, restored, write_modes
 from torchrepro.torch_api.modes import no_mode_left
-from torchrepro.torch_api.tensor_facts import storage_places
 
 ModuleStack = Mapping[str, tuple[str, Any]]
 """As torch's `nn_module_stack`: a key, and the path (`L['self'].encoder`) with the class; innermost last."""
@@ -108,7 +108,7 @@ class Recorder(TorchFunctionMode):
         """Return the fake of a real tensor, the same each time. Placeholders are in order of first calls."""
         if id(real) not in self._inputs:
             with fakes.unseen(), self._watcher.expecting():
-                why = graph_nodes.why_not_in_graph(real)
+                why = captured_graphs.why_not_in_graph(real)
                 if why is not None:
                     raise Unsupported(f"{source} is {why}")
                 fake = fakes.fake_of(self.fake_mode, real)
@@ -176,7 +176,7 @@ class Recorder(TorchFunctionMode):
             if args[0].dim() == 0:
                 raise TypeError("iteration over a 0-d tensor")
             return iter(self.__torch_function__(torch.unbind, types, (args[0], 0)))
-        name = graph_nodes.name_of(func)
+        name = captured_graphs.name_of(func)
         for tensor in fakes.tensors_in((args, dict(kwargs))):
             self._node_of(tensor)
         nodes.check_operation(func, name, args, kwargs)
@@ -232,7 +232,7 @@ class Recorder(TorchFunctionMode):
         memory = [fakes.storage_key(found.fake) for found in inputs]
         places, _ = storage_places([found.real for found in inputs])
         return Captured(
-            graph_module=graph_nodes.bind_functions(GraphModule(torch.nn.Module(), self._graph)),
+            graph_module=captured_graphs.bind_functions(GraphModule(torch.nn.Module(), self._graph)),
             inputs=tuple((found.source, found.real) for found in inputs),
             outputs=tuple(outputs),
             op_count=sum(node.op.startswith("call") for node in left),
@@ -269,7 +269,7 @@ class Recorder(TorchFunctionMode):
             raise Unsupported("torch.inference_mode inside of a graph", "use torch.no_grad")
         for tensor in fresh:
             nodes.check_result(tensor, name)
-        op, target, given = graph_nodes.form_of(func, args, kwargs)
+        op, target, given = captured_graphs.form_of(func, args, kwargs)
         given, named = (nodes.as_argument(each, self._node_of, name) for each in (given, dict(kwargs)))
         node = self._graph.create_node(op, target, given, named)
         if effect:
