@@ -11,9 +11,8 @@ import json
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from torchrepro.bisect.installers import Stopped, stopping
 from torchrepro.bisect.scripts import run_script
 from torchrepro.bisect.series import Setting
 from torchrepro.engine.line_file import append_line, read_lines
-from torchrepro.engine.other_python import Interpreter, ask_interpreter, replay
+from torchrepro.engine.other_python import Interpreter, ReplaySettings, ask_interpreter, replay
 from torchrepro.engine.processes.fresh_process import cache_directory
 from torchrepro.nouns.errors import TorchReproError, refused_by_system
 
@@ -110,29 +109,11 @@ def _observe(task: Task, on_step: Callable[[str], None]) -> Observation:
         ran = run_script(task.target, interpreter.python, environ, limit)
         failed = str(ran.signature) if ran.signature is not None and not ran.cannot_run else ""
         return Observation(failed, False, ran.cannot_run, ran.said, ran.seconds, ran.code, *facts)
-    with tempfile.TemporaryDirectory(prefix="torchrepro-code-") as scratch:
-        code = Path(scratch, "code.py")
-        told = replay(
-            task.target,
-            interpreter,
-            time_limit=task.time_limit,
-            environ=environ,
-            code_to=code,
-            trusted=task.trusted,
-        )
-        text = code.read_text(errors="replace") if code.exists() else ""
+    told, code = replay(task.target, interpreter, ReplaySettings(task.time_limit, task.trusted, environ))
     failed = told.signature if told.kind is not None and told.kind.fails else ""
     said = told.cannot_run or failed or "passes"
-    return Observation(
-        failed,
-        told.reproduces,
-        told.cannot_run,
-        said,
-        told.seconds,
-        text,
-        *facts,
-        notes=told.notes,
-    )
+    seen = Observation(failed, told.reproduces, told.cannot_run, said, told.seconds, code, *facts)
+    return replace(seen, notes=told.notes)
 
 
 @lru_cache

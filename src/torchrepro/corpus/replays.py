@@ -23,7 +23,7 @@ from torchrepro.corpus.findings import Outcome, Result, outcome_of
 from torchrepro.corpus.index import Corpus, Recorded
 from torchrepro.corpus.job import Answer, Request, run_request, tools_of
 from torchrepro.corpus.runs import Progress, Run, Runs
-from torchrepro.engine.other_python import Interpreter, end_replays
+from torchrepro.engine.other_python import Interpreter, ReplaySettings, end_replays
 from torchrepro.engine.remote.carried import submit_with
 from torchrepro.nouns.errors import TorchReproError
 
@@ -245,7 +245,7 @@ class _Work:
     def _request(self, identity: str, *, only_code: bool = False) -> Request:
         return Request(
             *(identity, self.corpus.bundle(identity).absolute(), self.interpreter, self.side, only_code),
-            *(self.plan.time_limit, self.plan.trusted),
+            ReplaySettings(self.plan.time_limit, self.plan.trusted),
         )
 
     def _outcome(self, identity: str) -> Outcome | None:
