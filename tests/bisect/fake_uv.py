@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 import time
 from pathlib import Path
 

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -28,11 +25,6 @@ from torchrepro.nouns.errors import TorchReproError, refused_by_system
 RECORDED = "as recorded"
 _PASS = "pass"
 _SCRIPT_SECONDS = 300.0
-_ABOUT_TORCH = """
-import json, platform, torch
-told = [platform.python_version(), str(torch.__version__), str(torch.version.git_version or "")]
-print("\\n" + json.dumps(told))
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +88,8 @@ def _observe(task: Task, on_step: Callable[[str], None]) -> Observation:
         made = environment_for(setting.recipe, on_step)
         interpreter, seconds, megabytes = made.interpreter, made.seconds, made.megabytes
         environ = {**made.environ, **environ}
-    elif task.is_script:
-        interpreter = about_torch(setting.python)
     else:
-        interpreter = _asked(setting.python)
+        interpreter = _interpreter(setting.python, not task.is_script)  # a script needs torch alone
     on_step("running")
     if stopping.is_set():
         raise Stopped("stopped")
@@ -117,22 +107,8 @@ def _observe(task: Task, on_step: Callable[[str], None]) -> Observation:
 
 
 @lru_cache
-def _asked(python: Path) -> Interpreter:
-    return ask_interpreter(python)
-
-
-@lru_cache
-def about_torch(python: Path) -> Interpreter:
-    """Return what a Python with torch says of itself; unlike a bundle, a script needs no more there."""
-    program = shutil.which(python)
-    if program is None:
-        raise TorchReproError(f"{python} is no program that can be run", next_step="name a python with torch")
-    asked = subprocess.run([program, "-P", "-c", _ABOUT_TORCH], capture_output=True, text=True, timeout=180)
-    if asked.returncode != 0:
-        last = asked.stderr.strip().rpartition("\n")[2]
-        raise TorchReproError(f"{python} cannot import torch ({last})", next_step="name a python with torch")
-    version, torch, commit = json.loads(asked.stdout.rstrip().rpartition("\n")[2])
-    return Interpreter(Path(os.path.abspath(program)), version, torch, commit, "")
+def _interpreter(python: Path, judge: bool) -> Interpreter:
+    return ask_interpreter(python, judge=judge)
 
 
 class KeptRuns:
@@ -169,7 +145,7 @@ def _key(setting: Setting) -> str:
         of = setting.recipe.name
     else:
         try:
-            told = about_torch(setting.python)
+            told = _interpreter(setting.python, False)
             of = f"{told.python} {told.version} {told.torch} {told.commit}"
         except TorchReproError:
             of = str(setting.python)

@@ -4,7 +4,7 @@
     CORPUS/bundles/ID/entry.json    its name, its bucket, the recorded failure
     CORPUS/bundles/ID/replays.jsonl each finished replay, a line
     CORPUS/code/DIGEST.txt          generated code
-    CORPUS/runs/ID.jsonl            a run and its outcomes (`runs.py`)
+    CORPUS/runs/ID.jsonl            a run, with which interpreters (`runs.py`)
     CORPUS/index.sqlite             all of this, to be searched
 
 The files are the corpus. The index is made again from them where it is missing or damaged. Several processes
@@ -47,6 +47,8 @@ _LARGEST_MEMBER = 1 << 40
 _LONGEST_NAME = 200
 _ID = re.compile(r"[0-9a-f]{20}")
 _SECONDS_FOR_LOCK = 60.0
+_FORMAT = 2
+"""Of the tables: an index of another format is made again."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS bundles (
     id TEXT PRIMARY KEY, name TEXT, bucket TEXT, signature TEXT, fails INTEGER, culprit TEXT,
@@ -54,7 +56,7 @@ CREATE TABLE IF NOT EXISTS bundles (
 CREATE INDEX IF NOT EXISTS by_bucket ON bundles (bucket);
 CREATE TABLE IF NOT EXISTS replays (
     id TEXT PRIMARY KEY, bundle TEXT, run TEXT, side INTEGER, host TEXT, tools TEXT, torch TEXT, commit_ TEXT,
-    replayed TEXT, code TEXT, seconds REAL);
+    replayed TEXT, code TEXT, kept INTEGER);
 CREATE INDEX IF NOT EXISTS by_bundle ON replays (bundle, run, side);
 """
 
@@ -89,6 +91,8 @@ class Recorded:
     torch: str
     commit: str
     replayed: Replayed
+    kept: bool = False
+    """It was not run: an earlier replay holds, of the same code compiled by the same tools."""
 
 
 class Corpus:
@@ -214,7 +218,7 @@ class Corpus:
     # Replays.
 
     def record(self, done: Recorded) -> None:
-        """Keep a finished replay: first in its file, then in the index."""
+        """Store a finished replay: first in its file, then in the index."""
         append_line(self._replays_of(done.bundle), done)
         with self.database:
             self._index_replay(done)
@@ -346,10 +350,10 @@ class Corpus:
             "INSERT OR IGNORE INTO replays VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *(done.id, done.bundle, done.run, done.side, done.host, done.tools, done.torch, done.commit),
-                *(_encoded(replayed).decode(), replayed.code, replayed.seconds),
+                *(_encoded(replayed).decode(), replayed.code, done.kept),
             ),
         )
-        if replayed.seconds:
+        if replayed.seconds and not done.kept:
             self.database.execute(
                 "UPDATE bundles SET seconds = ? WHERE id = ?", (replayed.seconds, done.bundle)
             )
@@ -364,7 +368,7 @@ class Corpus:
                 next_step="check its permissions, and that the disk has room",
             ) from exc
         except sqlite3.DatabaseError as exc:
-            self.notes.append(f"the index was damaged ({exc}) and is made again from the bundles")
+            self.notes.append(f"the index cannot be read ({exc}) and is made again from the bundles")
             for suffix in ("", "-wal", "-shm"):
                 with suppress(OSError):
                     os.replace(f"{self._path}{suffix}", f"{self._path}.damaged{suffix}")
@@ -399,7 +403,10 @@ def _connected(path: Path) -> sqlite3.Connection:
         found = database.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":
             raise sqlite3.DatabaseError(found)
-        database.executescript(_TABLES)
+        tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if tables and database.execute("PRAGMA user_version").fetchone()[0] != _FORMAT:
+            raise sqlite3.DatabaseError("another version of torchrepro has written it")
+        database.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {_FORMAT}; COMMIT;")
     except sqlite3.Error:
         database.close()
         raise

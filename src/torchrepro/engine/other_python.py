@@ -51,7 +51,8 @@ if sys.version_info >= (3, 11):
     try:
         import torch
         answer.update(torch=str(torch.__version__), commit=str(torch.version.git_version or ""))
-        import torchrepro.cli.app, torchrepro.engine.other_python, torchrepro.execute.judge_repro
+        if sys.argv[1:]:
+            import torchrepro.cli.app, torchrepro.engine.other_python, torchrepro.execute.judge_repro
         from importlib import metadata
         names = {"triton", "pytorch-triton", "triton-windows"}
         found = [each.version for each in metadata.distributions() if each.name in names]
@@ -107,8 +108,8 @@ class ReplaySettings:
 _USUAL = ReplaySettings()
 
 
-def ask_interpreter(python: Path) -> Interpreter:
-    """Return what a Python says of itself; raise if torch, or what torchrepro needs, is missing there."""
+def ask_interpreter(python: Path, *, judge: bool = True) -> Interpreter:
+    """Return what a Python says of itself; raise if torch is missing there, or what the `judge` needs."""
     found = shutil.which(python) or shutil.which(python.absolute())
     if found is None:
         raise TorchReproError(
@@ -119,7 +120,7 @@ def ask_interpreter(python: Path) -> Interpreter:
     with owned_directory("torchrepro-package-") as directory:
         try:
             asked = subprocess.run(
-                [program, "-P", "-c", _QUESTION],
+                [program, "-P", "-c", _QUESTION, *(["judge"] if judge else [])],
                 env={**os.environ, "PYTHONPATH": _path_to_own_package(directory)},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
