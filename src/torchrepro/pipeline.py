@@ -9,7 +9,7 @@ The command line and the Python API call these functions and add only words.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
@@ -23,7 +23,8 @@ from torchrepro.engine.check_bundle import OnPhase, check_bundle, generate_code
 from torchrepro.engine.compare_model import compare_model, save_whole_call
 from torchrepro.engine.processes.fresh_process import compiler_environment, result_in_isolation
 from torchrepro.nouns.errors import DoesNotFail, TorchReproError
-from torchrepro.nouns.repro import ModelRequest, telling_environment
+from torchrepro.nouns.probe import COSTS, PROBES, Probe, ProbeAnswer
+from torchrepro.nouns.repro import Compiler, ModelRequest, telling_environment
 from torchrepro.nouns.verdict import Kind
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     from torchrepro.second_opinion.explanation import Explained
 
 __all__ = ["catch", "check_bundle", "compare_model", "explain_model", "locate", "locate_bundle", "minify"]
-__all__ += ["cluster_at", "export_bundle", "import_artefacts", "minify_bundle", "report_on", "trace_of"]
+__all__ += ["cluster_at", "export_bundle", "import_artefacts", "minify_bundle", "probe", "report_on"]
+__all__ += ["trace_of"]
 
 # Catch: a program or a function becomes a bundle of what fails in it. `torchrepro run` is catch/launcher.py.
 
@@ -149,6 +151,45 @@ def import_artefacts(
 
 
 # Judge: `check_bundle` a bundle, `compare_model` a user's model; `explain_model` shows how it is captured.
+
+
+def probe(
+    request: ModelRequest,
+    kinds: Iterable[Kind] = PROBES,
+    *,
+    against: Compiler | None = None,
+    threshold: float | None = None,
+    seconds: float = 60.0,
+    save_to: Path | None = None,
+    trusted: tuple[str, ...] = (),
+    time_limit: float = 300.0,
+    on_phase: OnPhase = lambda phase: None,
+) -> Iterator[ProbeAnswer]:
+    """Yield the answers of probes about a bundle or a user's function, as they come.
+
+    `against` and `threshold` are for costs alone. What fails is saved in `save_to` as it is found.
+    """
+    from torchrepro.catch.target import Target
+    from torchrepro.engine.probe_target import probe_target
+
+    named = Target.parse(request.target)
+    if named.is_bundle:
+        _refuse_options(request)
+    elif not named.function:
+        raise TorchReproError(f"{request.target} is a program", next_step="give a bundle or FILE.py:FUNCTION")
+    asked = (Probe(kind, seconds=seconds) for kind in kinds)
+    probes = [
+        replace(each, against=against, threshold=threshold) if each.kind in COSTS else each for each in asked
+    ]
+    return probe_target(
+        request,
+        probes,
+        is_bundle=named.is_bundle,
+        save_to=save_to,
+        trusted=trusted,
+        time_limit=time_limit,
+        on_phase=on_phase,
+    )
 
 
 def explain_model(

@@ -173,6 +173,17 @@ def test_a_mask_that_selects_one_element_less_is_explained() -> None:
     assert without.differing[0].difference is Difference.SHAPE
 
 
+def amplified_terms() -> tuple[Tensor, Tensor, Tensor]:
+    """Return terms whose sum is another in another order, and is nearly exact in one."""
+    given = torch.randn(3, 1_000_000, generator=torch.Generator().manual_seed(0))
+    a, b, c = given
+    error = ((a + (b + c)).double() - (a.double() + b.double() + c.double())).abs()
+    lucky = (error > 0) & (error < 1e-9) & ((b + c).double() != b.double() + c.double())
+    a, b, c = given[:, lucky & ((a + b) + c != a + (b + c))][:, :COUNT]
+    assert a.numel() == COUNT
+    return a, b, c
+
+
 def test_a_difference_that_the_computation_amplifies_needs_no_kink() -> None:
     def eager(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         return ((a + (b + c)) * 2.0**23).sin()
@@ -180,12 +191,7 @@ def test_a_difference_that_the_computation_amplifies_needs_no_kink() -> None:
     def compiled(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         return (((a + b) + c) * 2.0**23).sin()
 
-    given = torch.randn(3, 1_000_000, generator=torch.Generator().manual_seed(0))
-    a, b, c = given
-    error = ((a + (b + c)).double() - (a.double() + b.double() + c.double())).abs()
-    lucky = (error > 0) & (error < 1e-9) & ((b + c).double() != b.double() + c.double())
-    a, b, c = given[:, lucky & ((a + b) + c != a + (b + c))][:, :COUNT]
-    assert a.numel() == COUNT
+    a, b, c = amplified_terms()
     found = same_two_models(eager, compiled, (a, b, c))
     assert found, str(found)
     assert "explained by rounding that the computation amplifies (ill-conditioned)" in found.notes
@@ -242,6 +248,104 @@ def test_eager_that_depends_on_the_layout_is_not_blamed_on_the_compiler(name: st
         assert note.startswith("eager is inconsistent: its vector and scalar code differ at `")
         assert found.blamed is Blame.EAGER
     assert not same_two_models(function, wrong, given)
+
+
+SPECIAL = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-40, -1e-40, 1.0, -1.0, -3.0, 100.0, 3e38, 0.5, 20.0]
+
+
+@dataclass(frozen=True)
+class Inconsistent:
+    """An op whose vector and scalar code differ on torch 2.13 at one of the special values."""
+
+    run: Callable[..., Tensor]
+    operands: int = 1
+    dtype: torch.dtype = torch.float32
+    gradients: bool = False
+
+    def values(self, count: int) -> tuple[Tensor, ...]:
+        generator = torch.Generator().manual_seed(count)
+
+        def drawn() -> Tensor:
+            return torch.tensor(SPECIAL)[torch.randint(len(SPECIAL), (count,), generator=generator)]
+
+        complex_ = self.dtype.is_complex
+        drawn_ = [torch.complex(drawn(), drawn()) if complex_ else drawn() for _ in range(self.operands)]
+        return tuple(one.to(self.dtype).requires_grad_(self.gradients) for one in drawn_)
+
+
+INCONSISTENT = {
+    "fmod": Inconsistent(torch.fmod, 2),
+    "remainder": Inconsistent(torch.remainder, 2),
+    "remainder in bfloat16": Inconsistent(torch.remainder, 2, torch.bfloat16),
+    "remainder_": Inconsistent(lambda x, y: x.clone().remainder_(y), 2),
+    "sgn": Inconsistent(torch.sgn, 1, torch.complex64),
+    "square": Inconsistent(torch.square, 1, torch.complex64),
+    **{
+        name: Inconsistent(function, gradients=True)
+        for name, function in {
+            **{name: getattr(F, name) for name in ("relu6", "hardshrink", "softshrink", "hardswish")},
+            **{name: getattr(F, name) for name in ("elu", "celu", "selu", "hardtanh", "logsigmoid")},
+            "elu_": lambda x: F.elu_(x.clone()),
+            "logit": torch.logit,
+        }.items()
+    },
+    "polar": Inconsistent(torch.polar, 2, gradients=True),
+}
+
+
+@pytest.mark.parametrize("name", INCONSISTENT)
+def test_what_eager_gives_alone_strided_or_in_a_longer_tensor_is_never_the_compilers_fault(name: str) -> None:
+    case, blamed = INCONSISTENT[name], set()
+    for count in (1, 7, 15, 16, 17, 33, 40):
+        given = case.values(count)
+
+        def strided(*given: Tensor) -> Tensor:
+            return case.run(*(torch.stack([one, one], 1)[:, 0] for one in given))
+
+        def alone(*given: Tensor) -> Tensor:
+            parts = (case.run(*(one[i : i + 1] for one in given)) for i in range(given[0].numel()))
+            return torch.cat(list(parts))
+
+        def longer(*given: Tensor) -> Tensor:
+            count = given[0].numel()
+            return case.run(*(torch.cat([one, one.detach().new_ones(64)]) for one in given))[:count]
+
+        for compiled in (strided, alone, longer):
+            found = same_two_models(case.run, compiled, given)
+            assert found, f"{compiled.__name__} {count}: {found}"
+            if any("eager is inconsistent" in note for note in found.notes):
+                blamed.add(found.blamed)
+    given = case.values(40)
+    assert not same_two_models(case.run, lambda *given: 2 * case.run(*given) + 5, given)
+    assert blamed <= {Blame.EAGER}
+
+
+def test_one_leaf_that_the_layout_explains_and_one_that_rounding_explains() -> None:
+    x = torch.linspace(-8, 8, 19)
+    x[[3, 17]] = math.nan
+    terms = amplified_terms()
+
+    def eager(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        return F.relu6(x), ((a + (b + c)) * 2.0**23).sin()
+
+    def compiled(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        return F.relu6(torch.stack([x, x], 1)[:, 0]), (((a + b) + c) * 2.0**23).sin()
+
+    def wrong(x: Tensor, *terms: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = compiled(x, *terms)
+        return first, 20 * second
+
+    given = (x.requires_grad_(), *terms)
+    found = same_two_models(eager, compiled, given)
+    assert found, str(found)
+    assert found.blamed is Blame.EAGER
+    assert [note.partition(":")[0].partition(" that")[0] for note in found.notes] == [
+        "eager is inconsistent",
+        "explained by rounding",
+    ]
+    found = same_two_models(eager, wrong, given)
+    assert [leaf.path for leaf in found.differing] == ["out[1]"]
+    assert found.blamed is Blame.COMPILED
 
 
 def test_a_clean_call_never_runs_with_noise(monkeypatch: pytest.MonkeyPatch) -> None:

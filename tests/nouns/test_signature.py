@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchrepro.nouns.verdict import Kind, Raised, Signature, Stage, Verdict, normalise_message
+from torchrepro.nouns.messages import normalise_message
+from torchrepro.nouns.verdict import Kind, Raised, Signature, Stage, Verdict
 
 
 def failure(message: str, **changes: object) -> Signature:

@@ -14,7 +14,8 @@ from pathlib import Path
 from torchrepro.bisect.installers import Stopped, ends_with_us, stopping
 from torchrepro.engine.generated_code import join_code
 from torchrepro.engine.processes.child import Program, popen, signal_name
-from torchrepro.nouns.verdict import Kind, Signature, normalise_message, telling_line
+from torchrepro.nouns.messages import normalise_message, telling_line
+from torchrepro.nouns.verdict import Kind, Signature
 
 _POLL_SECONDS = 0.05
 _READ = 1 << 20

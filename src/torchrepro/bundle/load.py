@@ -32,6 +32,7 @@ from torchrepro.graph_text.literals import plain_text
 from torchrepro.graph_text.parser import read_graph
 from torchrepro.graph_text.resolver import IDENTIFIER, resolve_trusted
 from torchrepro.nouns.errors import BundleError, damaged
+from torchrepro.nouns.probe import Probe
 from torchrepro.nouns.repro import (
     SOURCE_TRUST,
     Ambient,
@@ -81,6 +82,8 @@ def load_verified(
     constants = _under(values, "constant.")
     source = code.source(values) if code.text else None
     compiler, ambient, refused = _safe_state(manifest, trusted, own=not stranger)
+    probe, refused_of_probe = _safe_probe(manifest.probe, trusted, own=not stranger)
+    refused += refused_of_probe
     settings, missing = load_settings(manifest.user_settings, source, trusted, path)
     ambient = replace(ambient, left_out=(*ambient.left_out, *missing))
     notes = (*manifest.notes, *device_notes(manifest.values), *refused)
@@ -113,6 +116,7 @@ def load_verified(
         expected=manifest.expected,
         earlier=earlier,
         origin=manifest.origin,
+        probe=probe,
         groups=manifest.groups,
         collectives=collectives,
         notes=notes,
@@ -168,19 +172,40 @@ def _safe_state(
     compiler, ambient = manifest.compiler, manifest.ambient
     _require_known_compiler(compiler, trusted, own=own)
     _require_known_words(manifest)
-    options, refused = safe_settings(compiler.options, own=own)
+    compiler, refused = _safe_options(compiler, own=own)
     configs = {}
     for name, settings in ambient.configs.items():
         configs[name], more = safe_settings(settings if name in CONFIG_MODULES else {}, own=own)
         refused += [f"{name}.{setting}" for setting in (more if name in CONFIG_MODULES else settings)]
     environ, not_set = safe_environment(ambient.environ, own=own)
     refused += [] if own else not_set
-    notes = tuple(f"the setting {name} is not applied: it could name a program or a file" for name in refused)
-    for note in notes:
-        warnings.warn(note, stacklevel=3)
+    notes = _warn_of_refused(refused)
     known = {name: values for name, values in configs.items() if name in CONFIG_MODULES}
     state = replace(ambient, configs=known, environ=ambient.environ if own else environ)
-    return replace(compiler, options=options), state, notes
+    return compiler, state, notes
+
+
+def _safe_probe(
+    probe: Probe | None, trusted: Collection[str], *, own: bool
+) -> tuple[Probe | None, tuple[str, ...]]:
+    """Return the probe with the baseline that a bundle may choose, and notes on what was refused."""
+    if probe is None or probe.against is None:
+        return probe, ()
+    _require_known_compiler(probe.against, trusted, own=own)
+    against, refused = _safe_options(probe.against, own=own)
+    return replace(probe, against=against), _warn_of_refused(refused)
+
+
+def _safe_options(compiler: Compiler, *, own: bool) -> tuple[Compiler, list[str]]:
+    options, refused = safe_settings(compiler.options, own=own)
+    return replace(compiler, options=options), refused
+
+
+def _warn_of_refused(refused: list[str]) -> tuple[str, ...]:
+    notes = tuple(f"the setting {name} is not applied: it could name a program or a file" for name in refused)
+    for note in notes:
+        warnings.warn(note, stacklevel=4)
+    return notes
 
 
 def _require_known_compiler(compiler: Compiler, trusted: Collection[str], *, own: bool) -> None:

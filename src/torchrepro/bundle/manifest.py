@@ -14,6 +14,7 @@ import msgspec
 from torchrepro.bundle.storage_entries import Entry, StorageEntry
 from torchrepro.nouns.environment import Environment
 from torchrepro.nouns.errors import BundleError, damaged
+from torchrepro.nouns.probe import Probe
 from torchrepro.nouns.repro import (
     Ambient,
     Compiler,
@@ -344,6 +345,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict with its evidence, for a reader."""
     origin: Origin | None = None
     """Which of the graphs of a program it is."""
+    probe: Probe | None = None
+    """What is asked of it instead of whether it agrees with eager."""
     groups: ProcessGroups | None = None
     """The process groups of the rank, where the graph needs them."""
     collectives: tuple[CollectiveEntry, ...] = ()

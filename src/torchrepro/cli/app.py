@@ -16,9 +16,11 @@ from torchrepro.cli import (
     corpus,
     doctor,
     export,
+    hunt,
     import_,
     locate,
     minify,
+    probe,
     report,
     run,
     show,
@@ -37,6 +39,7 @@ app = typer.Typer(
 app.command("run", context_settings=run.CONTEXT)(run.run)
 app.command("compare")(compare.compare)
 app.command("check")(check.check)
+app.command("probe")(probe.probe)
 app.command("minify")(minify.minify)
 app.command("locate")(locate.locate)
 app.command("bisect")(bisect.bisect)
@@ -46,6 +49,7 @@ app.command("show")(show.show)
 app.command("import")(import_.import_)
 app.command("export")(export.export)
 app.add_typer(corpus.app, name="corpus")
+app.add_typer(hunt.app, name="hunt")
 app.command("doctor")(doctor.doctor)
 
 

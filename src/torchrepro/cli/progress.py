@@ -27,6 +27,7 @@ _PHASES = {
     "compare": "comparing",
     "rounding": "running eager with rounding noise",
     "record": "recording the graphs",
+    "measure": "measuring",
     "capture": "capturing",
     "search": "searching",
     "save": "saving the best",

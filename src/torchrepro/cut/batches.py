@@ -6,17 +6,17 @@ Measured on a 2-core machine: one `amin` takes 2.1 s to compile, thirty of them 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from torchrepro.execute.judge_repro import Prepared, judge_repro, repro_common, subject_of_prepared
+from torchrepro.execute.artefacts import GraphArtefact
+from torchrepro.execute.judge_repro import judge_repro
 from torchrepro.judge.clone import clone_inputs
-from torchrepro.judge.execute import named_state
-from torchrepro.judge.models import Phase, Phases, Subject, judge, verdict_of_comparison
+from torchrepro.judge.models import Phase, Phases, judge, verdict_of_comparison
 from torchrepro.judge.rule import Rule
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Comparison, Kind, LeafComparison, Verdict
@@ -54,7 +54,7 @@ class SideBySide:
 
 def can_be_joined(repro: Repro) -> bool:
     """Return whether copies of the graph can be joined into one graph that a compiler would be given."""
-    if repro.place is Place.BEFORE_CAPTURE or repro.symbols or repro.earlier:
+    if repro.place is Place.BEFORE_CAPTURE or repro.symbols or repro.earlier or repro.probe is not None:
         return False
     if any(True for _ in repro.graph.parameters()):
         return False
@@ -134,39 +134,15 @@ def _verdicts(
     repro: Repro, sets: Sequence[tuple[Any, ...]], phase: Phases, *, steady: bool
 ) -> Iterator[Verdict]:
     """Yield a verdict for each set. Unless `steady`, run eager twice on the first set."""
-    if repro.place is Place.BEFORE_CAPTURE or repro.earlier:
-        # Capture reads values and earlier calls leave state behind, so these are compiled for each set.
+    if repro.place is Place.BEFORE_CAPTURE or repro.earlier or repro.probe is not None:
+        # Capture reads values, earlier calls leave state behind, and a probe compiles more than once: these
+        # are compiled for each set.
         yield from (judge_repro(replace(repro, inputs=inputs), phase=phase) for inputs in sets)
         return
-    compiled = _CompiledOnce(repro_common(repro), phase)
+    compiled = GraphArtefact(repro, phase)
     rule = Rule(strict=repro.strict, tol=repro.tolerance)
     rng = repro.ambient.rng or None
     with applied_settings(repro.ambient):
         for number, inputs in enumerate(sets):
             trusted = steady or number > 0
             yield judge(compiled.subject(inputs), rule=rule, rng=rng, phase=phase, steady=trusted)
-
-
-class _CompiledOnce:
-    """A repro whose compiled function is kept for the next set; a compilation that raises is retried."""
-
-    def __init__(self, prepared: Prepared, phase: Phases) -> None:
-        self._prepared = prepared
-        self._phase = phase
-        self._compiled: tuple[torch.fx.GraphModule, Callable[..., Any]] | None = None
-        self._state: dict[str, torch.Tensor] = {}
-
-    def subject(self, inputs: tuple[Any, ...]) -> Subject:
-        prepared = Prepared(replace(self._prepared.repro, inputs=inputs))
-        return subject_of_prepared(prepared, self._phase, self._function)
-
-    def _function(self) -> tuple[torch.fx.GraphModule, Callable[..., Any]]:
-        """Return the graph and its compiled function, with buffers as they were before the first call."""
-        if self._compiled is None:
-            self._compiled = self._prepared.compile()
-            state = named_state(self._compiled[0])
-            self._state = {name: tensor.detach().clone() for name, tensor in state.items()}
-        with torch.no_grad():
-            for name, tensor in named_state(self._compiled[0]).items():
-                tensor.copy_(self._state[name])
-        return self._compiled

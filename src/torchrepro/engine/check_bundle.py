@@ -14,6 +14,7 @@ from torchrepro.bundle.read import read_manifest, require_complete
 from torchrepro.engine.processes.fresh_process import (
     compiler_environment,
     judged_in_isolation,
+    result_in_isolation,
     run_isolated,
 )
 from torchrepro.engine.sandbox.chosen import sandbox_for
@@ -89,7 +90,7 @@ def check_bundle(
         if on_code is not None and "code" in message:
             on_code(message["code"])
 
-    with _isolation(bundle, manifest, time_limit, trusted, on_phase) as (payload, how):
+    with isolation_for(bundle, manifest, time_limit, trusted, on_phase) as (payload, how):
         how["environ"].update(environ or {})
         verdict = judged_in_isolation(
             "torchrepro.execute.judge_repro:check", {**payload, **more}, on_message=take, **how
@@ -112,12 +113,21 @@ def generate_code(
         codes.extend([message["code"]] if "code" in message else [])
 
     job = "torchrepro.execute.generate_code:generate"
-    with _isolation(bundle, manifest, time_limit, trusted) as (payload, how):
+    with isolation_for(bundle, manifest, time_limit, trusted) as (payload, how):
         return codes if run_isolated(job, payload, on_message=take, **how).result is True else []
 
 
+def ask_about_bundle(
+    job: str, bundle: Path, payload: Mapping[str, Any], *, time_limit: float | None = None
+) -> Any:
+    """Return what a job answers about a bundle, which it loads in a fresh process, sandboxed if need be."""
+    with isolation_for(bundle, read_manifest(bundle), time_limit, ()) as (own, how):
+        unfinished = f"{bundle.name} could not be examined"
+        return result_in_isolation(job, {**own, **payload}, unfinished=unfinished, **how)
+
+
 @contextmanager
-def _isolation(
+def isolation_for(
     bundle: Path,
     manifest: Manifest,
     time_limit: float | None,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -24,6 +26,7 @@ from torchrepro.nouns.repro import Compared, ModelRequest, telling_environment
 from torchrepro.nouns.verdict import Signature, Verdict
 
 _SIZE_CAP = 1 << 30
+_NO_CONFIGS: Mapping[str, Mapping[str, Any]] = {}
 
 
 def compare_model(
@@ -89,17 +92,12 @@ def save_failing_graph(
     from torchrepro.script.save_bundle import save_bundle
 
     with tempfile.TemporaryDirectory(prefix="torchrepro-") as scratch:
-        on_phase("record")
-        outcome = run_isolated(
-            "torchrepro.execute.user_model:record",
-            {"request": msgspec.to_builtins(request), "directory": scratch, "size_cap": size_cap},
-            time_limit=time_limit,
-            environ=compiler_environment(),
+        recorded = record_graphs(
+            request, Path(scratch), size_cap=size_cap, time_limit=time_limit, on_phase=on_phase
         )
-        raise_reported(outcome)
-        if outcome.result is None:
+        if recorded is None:
             return None, ("no bundle: recording the graphs did not finish",)
-        trusted = {path: names_it_runs(read_manifest(path)) for path in map(Path, outcome.result["bundles"])}
+        trusted = {path: names_it_runs(read_manifest(path)) for path in recorded.bundles}
         judged = (
             (path, check_bundle(path, time_limit=time_limit, trusted=names, on_phase=on_phase).verdict)
             for path, names in trusted.items()
@@ -110,14 +108,53 @@ def save_failing_graph(
             repro = replace(load_verified(path), expected=Signature.of(seen))
             target = save_to / f"{new_run_id()}-{verdict.kind.value}"
             bundle = save_bundle(repro, target, verdict=seen, size_cap=size_cap)
-            return bundle, tuple(outcome.result["problems"])
-    count = len(outcome.result["bundles"])
+            return bundle, recorded.problems
+    count = len(recorded.bundles)
     reason = (
         f"no bundle: none of the {count} captured graphs fails by itself, so capture is the suspect"
         if count
         else "no bundle: no graph could be recorded"
     )
-    return None, (reason, *outcome.result["problems"])
+    return None, (reason, *recorded.problems)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A bundle of each graph that capture makes of a model, and what could not be recorded."""
+
+    bundles: tuple[Path, ...]
+    problems: tuple[str, ...]
+
+
+def record_graphs(
+    request: ModelRequest,
+    directory: Path,
+    *,
+    size_cap: int = _SIZE_CAP,
+    time_limit: float,
+    configs: Mapping[str, Mapping[str, Any]] = _NO_CONFIGS,
+    on_phase: OnPhase = lambda phase: None,
+) -> Recorded | None:
+    """Write the graphs of a user's model as bundles, unjudged; None where that did not finish.
+
+    `configs` are settings of the compilers by module and name, on top of the user's.
+    """
+    on_phase("record")
+    outcome = run_isolated(
+        "torchrepro.execute.user_model:record",
+        {
+            "request": msgspec.to_builtins(request),
+            "directory": str(directory),
+            "size_cap": size_cap,
+            "configs": configs,
+        },
+        time_limit=time_limit,
+        environ=compiler_environment(),
+    )
+    raise_reported(outcome)
+    if outcome.result is None:
+        return None
+    return Recorded(tuple(map(Path, outcome.result["bundles"])), tuple(outcome.result["problems"]))
 
 
 def save_whole_call(

@@ -18,8 +18,9 @@ from typing import Self
 from torchrepro.engine.processes.child import Program, end_group, popen, signal_name
 from torchrepro.engine.processes.fresh_process import compiler_environment
 from torchrepro.engine.processes.limits import MARK
+from torchrepro.nouns.messages import normalise_message
 from torchrepro.nouns.repro import Repro
-from torchrepro.nouns.verdict import Kind, Signature, Verdict, normalise_message
+from torchrepro.nouns.verdict import Kind, Signature, Verdict
 from torchrepro.script.candidates import each_script
 from torchrepro.script.document import Script
 

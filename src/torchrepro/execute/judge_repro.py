@@ -173,7 +173,12 @@ def judge_repro(
     """Judge a repro in this process; a crash or a hang takes the process with it.
 
     It is judged as it was recorded, unless a rule is given. `steady` and `judged` are those of `judge`.
+    Where it has a probe, the verdict is the probe's.
     """
+    if repro.probe is not None:
+        from torchrepro.execute.probes.probe_repro import probe_repro
+
+        return probe_repro(repro, rule=rule, fp64=fp64, phase=phase).verdict
     rule = rule or Rule(strict=repro.strict, tol=repro.tolerance)
     phase = Phases(phase)
     prepared = repro_common(repro)

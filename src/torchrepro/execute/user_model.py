@@ -37,6 +37,7 @@ from torchrepro.nouns.repro import Compiler, ModelRequest, Repro
 from torchrepro.nouns.verdict import Verdict
 from torchrepro.state.ambient import capture_ambient
 from torchrepro.state.snapshot import python_state
+from torchrepro.torch_api.configs import patched_config
 from torchrepro.torch_api.pytree import tree_map_only
 
 _SEED = 0
@@ -416,7 +417,10 @@ def record(payload: dict[str, Any], phase: Phase) -> Any:
     request = msgspec.convert(payload["request"], ModelRequest)
     trial = load_trial(request)
     phase("record")
-    repros, problems = record_graphs(trial.record_call, trial.compiler, environ=request.environ)
+    with ExitStack() as stack:
+        for module, values in payload.get("configs", {}).items():
+            stack.enter_context(patched_config(module, values))
+        repros, problems = record_graphs(trial.record_call, trial.compiler, environ=request.environ)
     repros = [trial.to_be_judged(repro) for repro in repros]
     bundles = save_graphs(repros, Path(payload["directory"]), size_cap=payload["size_cap"])
     return {"bundles": bundles, "problems": problems}

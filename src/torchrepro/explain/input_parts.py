@@ -109,6 +109,8 @@ def _values_of(repro: Repro, held: Held, name: str) -> Subject:
         sentence,
         lambda evidence: f"values of {name} ({len(evidence.failing) + len(evidence.passing)} tried)",
         refining(own, fill, partial(between, dtype=dtype), room),
+        inputs=_numbers_of([held]),
+        amount=own,
     )
     for number in numbers_to_try(dtype)[:room]:
         if own is None or label_of(number) != label_of(own):
@@ -141,7 +143,8 @@ def sizes(repro: Repro, verdict: Verdict, names: Names) -> list[Subject]:
         places = [(names[index], axis) for index, axis in inputs if index is not None]
         if places and each.size > 1:
             resized = partial(lambda name, size: table.resized({name: size}), each.name)
-            found.append(_size_of(each.size, places, resized))
+            numbers = tuple(index for index, _ in inputs if index is not None)
+            found.append(_size_of(each.size, places, resized, numbers))
     return [*found, *_single_sizes(repro, names)][:_DIMENSIONS]
 
 
@@ -162,12 +165,22 @@ def _single_sizes(repro: Repro, names: Names) -> Iterator[Subject]:
         for group in groups if one not in taken else ():
             if resized(group, 2) is not None and resized(group, 3) is not None:
                 places = [(names[held[axis.held].index or 0], axis.axis) for axis in group]
-                yield _size_of(1, places, partial(resized, group))
+                numbers = _numbers_of([held[axis.held] for axis in group])
+                yield _size_of(1, places, partial(resized, group), numbers)
                 taken.update(group)
                 break
 
 
-def _size_of(own: int, places: Sequence[tuple[str, int]], resized: Callable[[int], Repro | None]) -> Subject:
+def _numbers_of(held: Sequence[Held]) -> tuple[int, ...]:
+    return tuple(each.index for each in held if each.index is not None)
+
+
+def _size_of(
+    own: int,
+    places: Sequence[tuple[str, int]],
+    resized: Callable[[int], Repro | None],
+    inputs: tuple[int, ...],
+) -> Subject:
     """Return the subject of sizes that change together, at these places: (input, axis).
 
     `resized` returns the repro with another size; None where it would not run.
@@ -194,7 +207,8 @@ def _size_of(own: int, places: Sequence[tuple[str, int]], resized: Callable[[int
         return sizes_between(int(low), int(high), count)
 
     name = ", ".join(f"{name}.dim {axis}" for name, axis in places)
-    subject = Subject(Area.SIZES, name, str(own), sentence, short, refining(own, vary, new, _REFINED))
+    refine = refining(own, vary, new, _REFINED)
+    subject = Subject(Area.SIZES, name, str(own), sentence, short, refine, inputs=inputs, amount=own)
     # First one more and one less, then the fixed sizes.
     wanted = (own + 1, own - 1, *_SIZES, *((2 * own,) if own >= max(_SIZES) else ()))
     for size in dict.fromkeys(size for size in wanted if size > 0):
@@ -227,6 +241,7 @@ def _dtype_of(repro: Repro, own: torch.dtype, group: Sequence[Held], name: str) 
         label,
         lambda evidence: about + sentence_on_choices(label, evidence),
         lambda evidence: f"{name} ({listed(evidence.failing)})",
+        inputs=_numbers_of(group),
     )
     for dtype in _FLOATING if own.is_floating_point else _INTEGER:
         data = {held: held.tensor.detach().to(dtype) for held in group}
@@ -258,11 +273,15 @@ def layouts(repro: Repro, names: Names) -> Iterator[Subject]:
             for held in shared
         }
         edit, apart = f"{who} in memory of their own", with_tensors(repro, changed)
-        yield _layout(f"memory of {who}", f"the memory of {who}", "shared", "apart", apart, edit)
+        memory = _layout(f"memory of {who}", f"the memory of {who}", "shared", "apart", apart, edit)
+        memory.inputs = _numbers_of(shared)
+        yield memory
     for held, data, own, other in (*_made_plain(repro), *_turned(repro)):
         who = names[held.index or 0]
         other_repro = with_tensors(repro, {held: made_like(data, held.tensor)})
-        yield _layout(f"layout of {who}", who, own, other, other_repro, f"{who} {other}")
+        subject = _layout(f"layout of {who}", who, own, other, other_repro, f"{who} {other}")
+        subject.inputs = _numbers_of([held])
+        yield subject
 
 
 def _made_plain(repro: Repro) -> Iterator[tuple[Held, torch.Tensor, str, str]]:

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import torch
 
+from torchrepro.nouns.limits import Limits, Range
+
 _MULTIPLES = (2, 4, 8, 16, 32, 64)
 _LISTED = 8
 _CLOSE = 0.01
@@ -59,14 +61,55 @@ def _from(low: int, before: int) -> Rule:
 
 def _multiples(failing: Collection[int], passing: Collection[int]) -> Rule | None:
     """Return a rule on multiples of vector widths; one failing or passing size could match by chance."""
+    step = _step(failing, passing)
+    if step < 0:
+        return Rule(f"that is not a multiple of {-step}", f"no multiple of {-step}")
+    return Rule(f"that is a multiple of {step}", "no other") if step else None
+
+
+def _step(failing: Collection[int], passing: Collection[int]) -> int:
+    """Return of what all that fails, and nothing that passes, is a multiple; negative for the opposite."""
     if len(set(failing)) < 2 or len(set(passing)) < 2:
-        return None
+        return 0
     for step in _MULTIPLES:
         if all(size % step for size in failing) and not any(size % step for size in passing):
-            return Rule(f"that is not a multiple of {step}", f"no multiple of {step}")
+            return -step
         if not any(size % step for size in failing) and all(size % step for size in passing):
-            return Rule(f"that is a multiple of {step}", "no other")
-    return None
+            return step
+    return 0
+
+
+def limits_of(failing: Collection[float], passing: Collection[float]) -> Limits | None:
+    """Return the limits of what fails, as data; None where nothing passes, or nothing fails."""
+    if not failing or not passing:
+        return None
+    finite, healthy = ([each for each in numbers if math.isfinite(each)] for numbers in (failing, passing))
+    others = tuple(_labels([each for each in failing if not math.isfinite(each)]))
+    if not finite:
+        return Limits(others=others)
+    ranges = _ranges(finite, healthy)
+    if len(ranges) > 2 and all(isinstance(each, int) for each in (*finite, *healthy)):
+        low = min(finite)
+        step = _step([int(each) for each in finite], [int(each) for each in healthy if each > low])
+        start = low if any(each < low for each in healthy) else None
+        if step:
+            return Limits(((start, None),), max(step, 0), max(-step, 0), others)
+    return Limits(ranges, others=others)
+
+
+def _ranges(failing: Collection[float], passing: Collection[float]) -> tuple[Range, ...]:
+    """Return what is tried and fails without interruption; open where it is the last that was tried."""
+    tried = sorted({*failing, *passing})
+    found: list[Range] = []
+    for place, number in enumerate(tried):
+        if number not in failing:
+            continue
+        end = None if place + 1 == len(tried) else number
+        if place and tried[place - 1] in failing:
+            found[-1] = (found[-1][0], end)
+        else:
+            found.append((number if place else None, end))
+    return tuple(found)
 
 
 def value_rule(failing: Collection[float], passing: Collection[float]) -> Rule | None:

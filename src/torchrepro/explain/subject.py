@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from torchrepro.engine.baseline import Failure
-from torchrepro.explain.rules import changes, listed
+from torchrepro.explain.rules import changes, limits_of, listed
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.results import Area, Fact
 from torchrepro.nouns.verdict import Kind, Verdict
@@ -111,6 +111,10 @@ class Subject:
     """Add variations between one that fails and one that passes; None: they have no order."""
     matters: bool = False
     """Reported even if no variation passes."""
+    inputs: tuple[int, ...] = ()
+    """The numbers of the inputs that are varied."""
+    amount: float | None = None
+    """The part in the repro itself as a number, where it is one."""
     variations: list[Variation] = field(default_factory=list)
 
     def add(
@@ -151,6 +155,8 @@ class Subject:
             passing=evidence.passing,
             otherwise=evidence.otherwise,
             short=self.short(evidence) if self.short else self.name,
+            inputs=self.inputs,
+            limits=limits_of(*evidence.numbers(self.amount)),
         )
 
 

@@ -82,6 +82,7 @@ class _Inquiry:
         self._paths = {leaf.path for leaf in comparison.differing}
         tensors, _ = self._seen(eager)
         self._suspects = [suspect_of(leaf, tensors.get(leaf.path), rule) for leaf in comparison.differing]
+        self._notes: tuple[str, ...] = ()
 
     def _seen(self, run: Run) -> tuple[dict[str, LeafTensors], dict[str, LeafComparison]]:
         """Compare a run with the compiled one; return the tensors and the leaves at the suspected paths."""
@@ -98,16 +99,18 @@ class _Inquiry:
         for number, setting in enumerate(_STRONG_RUNS, 1):
             mode = RoundingNoise(*setting, compare_layouts=number == 1)
             self._add_run(mode, strong=True)
-            explained = self._ask_other_layouts(mode.inconsistent) if mode.inconsistent else None
-            if explained is not None:
-                return explained
+            if mode.inconsistent:
+                self._ask_other_layouts(mode.inconsistent)
+            if not self._suspects:
+                break
             if not any(suspect.is_ruled_out() for suspect in self._suspects):
                 return self._ask_rounding()
             if not mode.discontinuous:  # one run tells how far rounding is amplified
                 break
             if self._out_of_time():
-                return Explained(self._comparison, (f"rounding was asked about for {_SECONDS:g} s only",))
-        return Explained(self._comparison)
+                self._notes += (f"rounding was asked about for {_SECONDS:g} s only",)
+                break
+        return Explained(self._comparison, self._notes)
 
     def _out_of_time(self) -> bool:
         return time.monotonic() - self._started > _SECONDS
@@ -120,17 +123,16 @@ class _Inquiry:
             for kind in (True,) * strong + (False,) * weak:
                 suspect.add(value, same, strong=kind)
 
-    def _ask_other_layouts(self, inconsistent: Mapping[str, int]) -> Explained | None:
-        """Return the explanation if eager in another layout gives what the compiled side gives."""
+    def _ask_other_layouts(self, inconsistent: Mapping[str, int]) -> None:
+        """Blame eager for the leaves in which it gives, in another layout, what the compiled side gives."""
         for layout in (1, 2):
             self._add_run(RoundingNoise(0.0, 0, layout=layout), strong=True, weak=True)
-        if not all(suspect.is_explained(0) for suspect in self._suspects):
-            return None
         named = ", ".join(
             f"`{op}` ({count} element{'s' if count > 1 else ''})" for op, count in inconsistent.items()
         )
+        explained = [suspect for suspect in self._suspects if suspect.is_explained(0)]
         text = f"eager is inconsistent: its vector and scalar code differ at {named}"
-        return Explained(self._without(self._suspects, text, Blame.EAGER), (text,))
+        self._explain(explained, text, Blame.EAGER)
 
     def _ask_rounding(self) -> Explained:
         number = 0
@@ -139,10 +141,9 @@ class _Inquiry:
             if self._out_of_time() or all(suspect.is_explained(number) for suspect in self._suspects):
                 break
         explained = [suspect for suspect in self._suspects if suspect.is_explained(number)]
-        if not explained:
-            return Explained(self._comparison)
-        text = f"explained by rounding {self._where(number)}"
-        return Explained(self._without(explained, text, Blame.NOBODY), (text,))
+        if explained:
+            self._explain(explained, f"explained by rounding {self._where(number)}", Blame.NOBODY)
+        return Explained(self._comparison, self._notes)
 
     def _where(self, runs: int) -> str:
         """Return the first op whose result is on another side of a discontinuity in the last runs."""
@@ -155,7 +156,10 @@ class _Inquiry:
                 return f"at {sides.crossings[0]}"
         return "that the computation amplifies (ill-conditioned)"
 
-    def _without(self, explained: list[Suspect], text: str, blamed: Blame) -> Comparison:
+    def _explain(self, explained: list[Suspect], text: str, blamed: Blame) -> None:
+        """Count the leaves of these suspects as the same."""
+        if not explained:
+            return
         paths = {suspect.leaf.path for suspect in explained}
         leaves = tuple(
             replace(leaf, difference=Difference.NONE, detail=text, blamed=blamed, index=None, mismatched=0)
@@ -163,4 +167,6 @@ class _Inquiry:
             else leaf
             for leaf in self._comparison.leaves
         )
-        return replace(self._comparison, leaves=leaves)
+        self._comparison = replace(self._comparison, leaves=leaves)
+        self._suspects = [suspect for suspect in self._suspects if suspect not in explained]
+        self._notes += (text,)

@@ -93,9 +93,9 @@ class RoundingNoise(TorchDispatchMode):
             return result
         with disable_current_modes():
             self.discontinuous = self.discontinuous or is_discontinuous(func, args, kwargs, result)
-            self._compare_layouts(func, result, others)
+            targets = written_or_returned(func, args, kwargs, result) if noisy or others else []
+            self._compare_layouts(func, targets, others)
             if noisy:
-                targets = written_or_returned(func, args, kwargs, result)
                 unknown = [None] * len(targets)
                 shifts = [] if plan.writes or is_elementwise(func) else self._shifts(func, args, kwargs)
                 for target, true, shift in zip(targets, exact or unknown, shifts or unknown, strict=False):
@@ -200,9 +200,12 @@ class RoundingNoise(TorchDispatchMode):
             found = self._generators[device] = torch.Generator(device=device).manual_seed(self._seed)
         return found
 
-    def _other_layouts(self, func: Any, plan: OpPlan, args: Any, kwargs: Any) -> list[torch.Tensor]:
-        """Return what an elementwise op gives for strided and for padded copies of its operands."""
-        if plan.writes or plan.random or not is_elementwise(func):
+    def _other_layouts(self, func: Any, plan: OpPlan, args: Any, kwargs: Any) -> list[list[torch.Tensor]]:
+        """Return what an elementwise op gives for strided and for padded copies of its operands.
+
+        One that writes to its first operand writes to the copy.
+        """
+        if plan.writes - {0, "self"} or plan.random or not is_elementwise(func):
             return []
         tensors = [tensor for _, tensor in tensors_in((args, kwargs))]
         shaped = [tensor for tensor in tensors if tensor.dim()]
@@ -227,19 +230,26 @@ class RoundingNoise(TorchDispatchMode):
 
         found = []
         for change in (strided, padded):
+            own_args, own_kwargs = map_tensors((args, kwargs), change)
             try:
-                result = func(*map_tensors(args, change), **map_tensors(kwargs, change))
+                result = func(*own_args, **own_kwargs)
             except (RuntimeError, TypeError, NotImplementedError):
                 return []
-            if not isinstance(result, torch.Tensor) or result.dim() != 1:
+            results = written_or_returned(func, own_args, own_kwargs, result)
+            if any(one.dim() != 1 for one in results):
                 return []
-            found.append(result[:count].reshape(shape))
+            found.append([one[:count].reshape(shape) for one in results])
         return found
 
-    def _compare_layouts(self, func: Any, result: Any, others: list[torch.Tensor]) -> None:
-        if not isinstance(result, torch.Tensor):
-            return
-        for number, other in enumerate(others, 1):
+    def _compare_layouts(
+        self, func: Any, results: list[torch.Tensor], others: list[list[torch.Tensor]]
+    ) -> None:
+        numbered = [
+            (number, *pair)
+            for number, given in enumerate(others, 1)
+            for pair in zip(results, given, strict=False)
+        ]
+        for number, result, other in numbered:
             if other.shape != result.shape or other.dtype is not result.dtype:
                 continue
             differs = _differ(result, other)
@@ -284,6 +294,9 @@ def _row_rms(values: torch.Tensor) -> torch.Tensor:
 
 def _differ(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """Return where two results of one op differ by more than rounding."""
+    if first.is_complex():
+        first, second = (torch.view_as_real(one.resolve_conj()) for one in (first, second))
+        return _differ(first, second).any(-1)
     if not first.is_floating_point():
         return first != second
     agree = (first == second) | (first.isnan() & second.isnan())
@@ -292,16 +305,28 @@ def _differ(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     return ~(agree | near & first.isfinite() & second.isfinite())
 
 
+_UNTAGGED = (
+    *("hardswish", "mish", "_prelu_kernel", "log_sigmoid_forward", "log_sigmoid"),
+    *("polar", "complex", "floor_divide", "rsub"),
+)
+"""Elementwise ops that torch does not tag so, in any overload."""
+
+
 @lru_cache(maxsize=4096)
 def is_elementwise(func: Any) -> bool:
     """Return whether each element of the result depends on the same element of each operand alone.
 
-    Torch tags such ops; of their backward ops it tags some.
+    Torch tags most such ops; of their in-place and backward ops it tags some.
     """
     if torch.Tag.pointwise in func.tags:
         return True
-    forward, suffix, _ = op_name(func).rpartition("_backward")
-    if func.namespace != "aten" or not suffix or not hasattr(aten, forward):
+    name = op_name(func).removesuffix("_")
+    forward, suffix, _ = name.rpartition("_backward")
+    if func.namespace != "aten":
+        return False
+    if (forward if suffix else name) in _UNTAGGED:
+        return True
+    if not suffix or not hasattr(aten, forward):
         return False
     packet = getattr(aten, forward)
     return any(torch.Tag.pointwise in getattr(packet, overload).tags for overload in packet.overloads())

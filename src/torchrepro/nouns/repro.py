@@ -21,6 +21,8 @@ from torchrepro.nouns.verdict import Signature, Verdict
 if TYPE_CHECKING:
     import torch
 
+    from torchrepro.nouns.probe import Probe
+
 # Read by torch or its compilers and safe to publish: an allow-list, so that no secret is included.
 _TELLING_PREFIXES = ("TORCHINDUCTOR_", "TORCHDYNAMO_", "TORCH_COMPILE_", "TORCH_LOGS", "TRITON_", "AOT_")
 _TELLING_NAMES = frozenset(
@@ -318,6 +320,8 @@ class Repro:
     """The process groups of the rank, where the graph or its inputs need them."""
     collectives: tuple[Collective, ...] = ()
     """What the collectives of the call returned, in order, where that was recorded."""
+    probe: Probe | None = None
+    """What is asked instead of whether it agrees with eager (`execute/probes/`)."""
     notes: tuple[str, ...] = ()
     """What a reader must know: data that was not kept, objects that had to be left out."""
     stranger: bool = False

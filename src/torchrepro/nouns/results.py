@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from torchrepro.nouns.contracts import Violation
+from torchrepro.nouns.limits import Limits
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Stage, as_data
 
@@ -263,6 +264,10 @@ class Fact:
     """What fails in another way, which says nothing about this failure."""
     short: str = ""
     """Names what does not matter, for a line that lists several."""
+    inputs: tuple[int, ...] = ()
+    """The numbers of the inputs that were varied."""
+    limits: Limits | None = None
+    """For which numbers it fails; None where no numbers were tried, or none of them passes."""
 
     def to_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = as_data(asdict(self))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 
+from torchrepro.nouns.messages import telling_line
 from torchrepro.nouns.results import Confidence, Located, Way
 from torchrepro.nouns.sections import index_of
-from torchrepro.nouns.verdict import Blame, Difference, Kind, LeafComparison, Stage, Verdict, telling_line
+from torchrepro.nouns.verdict import Blame, Difference, Kind, LeafComparison, Stage, Verdict
 
 _TITLES = {
     Kind.COMPILE_ERROR: "fails to compile",

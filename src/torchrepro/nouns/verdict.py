@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.messages import normalise_message, telling_line
 
 _T = TypeVar("_T")
 
@@ -259,7 +260,30 @@ class Kind(StrEnum):
     MISSING_ERROR = "missing_error"
     """Eager raises, the compiled function does not."""
     NOT_COMPARABLE = "not_comparable"
-    """Random or non-deterministic in a way that cannot be made equal on both sides."""
+    """Random or non-deterministic in a way that cannot be made equal on both sides; or a probe that could
+    not be asked."""
+
+    # What only a probe finds (`nouns/probe.py`): the ordinary comparison passes.
+    SIZES = "sizes"
+    """One compiled artefact is right for some sizes within its guards, and wrong for others."""
+    REPEAT = "repeat"
+    """The same call of one artefact gives different bits."""
+    RECOMPILE = "recompile"
+    """Compiled again, or with other choices that must not matter, it is wrong."""
+    BATCH = "batch"
+    """Right for a whole batch, wrong for a row of it alone."""
+    CACHE = "cache"
+    """Wrong when it comes from a warm compile cache."""
+    HOLD = "hold"
+    """A later call changes what an earlier one has returned."""
+    THREADS = "threads"
+    """Right with some number of threads, wrong with another."""
+    SLOW = "slow"
+    """Takes more time than the baseline."""
+    FAT = "fat"
+    """Takes more memory than the baseline."""
+    SLOW_COMPILE = "slow_compile"
+    """Takes more work to compile than the baseline."""
 
     @property
     def fails(self) -> bool:
@@ -288,22 +312,6 @@ class Raised:
     def __str__(self) -> str:
         telling = telling_line(self.message)
         return f"{self.type}: {telling}" if telling else self.type
-
-
-_WRAPPED = re.compile(r"Failed to import \S+")
-"""What inductor puts before an error in a kernel of Triton; only the line after it tells failures apart."""
-
-
-def telling_line(message: str) -> str:
-    """Return the first informative line; of a C++ compiler's output, its first error."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    if len(lines) > 1 and _WRAPPED.fullmatch(lines[0]):
-        del lines[0]
-    for line in lines:
-        found = re.search(r"\berror: .*", line)
-        if found:
-            return found.group()
-    return lines[0] if lines else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,28 +379,6 @@ class Verdict:
         )
 
 
-_MESSAGE_LIMIT = 300
-
-# In order: what contains others comes first.
-_VOLATILE: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"0x[0-9a-fA-F]+"), "<addr>"),
-    (re.compile(r"<torchrepro_source_\w+>"), "<path>"),  # the user's code, run from a bundle
-    (re.compile(r"(?:[A-Za-z]:)?(?:[/\\][\w.+\-@]+){2,}"), "<path>"),
-    (re.compile(r"\b(?=\w*\d)[0-9a-z]{20,}\b"), "<hash>"),
-    (re.compile(r"\b[A-Za-z_]+\d\w*\b"), "<name>"),
-    (re.compile(r"\b\d+(?:x\d+)+\b"), "<n>"),
-    (re.compile(r"(?<![\w<])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?!\w)"), "<n>"),
-    (re.compile(r"<n>(?:\s*,\s*<n>)+"), "<n>, ..."),
-    (re.compile(r"\s+"), " "),
-)
-
-# `float32`, `e4m3`, `conv2d`, `log1p`: a number that is part of what the word means.
-_MEANINGFUL_NUMBER = re.compile(
-    r"\w*(?:float|int|complex|fp|bf|e\dm)\d+\w*|\w*[a-z]\d+d|[fiu](?:8|16|32|64)|(?:log|exp|atan|expm)\d+p?",
-    re.IGNORECASE,
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Signature:
     """The stage, the kind, and for an exception its type and the shape of its message."""
@@ -434,17 +420,3 @@ class Signature:
         return " | ".join(
             part for part in (self.kind.value, stage, self.exception, self.message, self.op) if part
         )
-
-
-def normalise_message(message: str) -> str:
-    """Return the part of an exception's text that stays the same from run to run and from size to size."""
-    text = telling_line(message)
-    for pattern, placeholder in _VOLATILE:
-        text = pattern.sub(_without_counters if placeholder == "<name>" else placeholder, text)
-    return text.strip()[:_MESSAGE_LIMIT]
-
-
-def _without_counters(match: re.Match[str]) -> str:
-    """Return a name without the numbers that distinguish `buf1` from `buf7`; types and ops keep theirs."""
-    name = match.group()
-    return name if _MEANINGFUL_NUMBER.fullmatch(name) else re.sub(r"\d+", "<n>", name)

@@ -39,7 +39,7 @@ def measure(payload: dict[str, Any], phase: Phase) -> Any:
         verdict = judge_repro(repro, fp64=payload.get("fp64", True), phase=phase, judged=judged)
     # Not `if verdict.comparison`: a comparison is true if nothing differs.
     maps = _maps(verdict.comparison, judged.runs) if verdict.comparison is not None else []
-    sides = {side: _tensors_of(run) for side, run in judged.runs.items()}
+    sides = {side: tensors_of(run) for side, run in judged.runs.items()}
     answers = measurements(repro, verdict, sides, phase)
     return {
         "verdict": msgspec.to_builtins(verdict.with_notes(*repro.notes)),
@@ -58,7 +58,7 @@ def environment_here(payload: dict[str, Any], phase: Phase) -> Any:
 
 def _maps(comparison: Comparison, runs: Mapping[str, Run]) -> list[Any]:
     """Return the maps of the worst tensors that differ, as plain data."""
-    sides = {side: _tensors_of(run) for side, run in runs.items()}
+    sides = {side: tensors_of(run) for side, run in runs.items()}
     found: list[Any] = []
     for leaf in sorted(comparison.differing, key=_badness):
         tensors = [sides.get(side, {}).get(leaf.path) for side in ("eager", "compiled", "truth")]
@@ -76,7 +76,7 @@ def _badness(leaf: LeafComparison) -> tuple[float, float]:
     return -leaf.mismatched / max(leaf.elements, 1), -leaf.severity
 
 
-def _tensors_of(run: Run) -> dict[str, torch.Tensor]:
+def tensors_of(run: Run) -> dict[str, torch.Tensor]:
     """Return every tensor of a run by its path, in the notation of `judge/compare.py`."""
     parts = {"out": run.outputs, "grad": run.gradients, "inputs": run.inputs, "state": run.state}
     return {path: tensor for name, value in parts.items() for path, tensor in _walk(value, name)}

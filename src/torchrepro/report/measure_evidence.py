@@ -20,18 +20,17 @@ _CASTS = "emulate_precision_casts"
 _TOLERANCE = 1e-4
 """The tolerance of torch's own benchmarks for inference."""
 
+_NO_TENSORS = "unknown: the run has no tensors to compare"
+
 Tensors = Mapping[str, torch.Tensor]
 
 
 def ask_torch(eager: Tensors, compiled: Tensors, truth: Tensors) -> dict[str, str]:
     """Return what torch's own comparisons say about the tensors of a run, by the names of `Evidence`."""
     paths = [path for path in eager if path in compiled]
-    if not paths:
-        reason = "unknown: the run has no tensors to compare"
-        return {"same": reason, "default_tolerances": reason}
     return {
-        "same": _same(paths, eager, compiled, truth),
-        "default_tolerances": _close(paths, eager, compiled),
+        "same": _same(paths, eager, compiled, truth) if paths else _NO_TENSORS,
+        "default_tolerances": compare_by_default(eager, compiled)[1],
     }
 
 
@@ -49,16 +48,18 @@ def _same(paths: list[str], eager: Tensors, compiled: Tensors, truth: Tensors) -
     return f"fails on {', '.join(differing[:3])} ({told})" if differing else f"passes ({told})"
 
 
-def _close(paths: list[str], eager: Tensors, compiled: Tensors) -> str:
+def compare_by_default(eager: Tensors, compiled: Tensors) -> tuple[bool | None, str]:
+    """Say whether `torch.testing.assert_close` fails (None: unknown), and in words."""
+    paths = [path for path in eager if path in compiled]
     for path in paths:
         try:
             torch.testing.assert_close(compiled[path], eager[path], equal_nan=True)
         except AssertionError as exc:
             lines = [line for line in str(exc).splitlines() if "ismatched" in line or "difference" in line]
-            return f"fails on {path}: {'; '.join(lines[:2]) or in_a_line(exc)}"
+            return True, f"fails on {path}: {'; '.join(lines[:2]) or in_a_line(exc)}"
         except Exception as exc:
-            return f"unknown: {in_a_line(exc)}"
-    return "passes with default tolerances"
+            return None, f"unknown: {in_a_line(exc)}"
+    return (False, "passes with default tolerances") if paths else (None, _NO_TENSORS)
 
 
 def ask_for_precision_casts(repro: Repro, verdict: Verdict, phase: Phase) -> str:

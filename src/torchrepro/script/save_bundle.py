@@ -257,6 +257,7 @@ def _manifest(
         elements=sum(int(hint(tensor.numel()) or 0) for _, tensor in tensors_in(repro.inputs)),
         expected=repro.expected,
         origin=repro.origin,
+        probe=repro.probe,
         groups=repro.groups or needed_groups(repro.graph, repro.inputs),
         collectives=tuple(CollectiveEntry(one.op, one.arguments) for one in repro.collectives),
         verdict=None if verdict is None else as_data(verdict.to_dict()),

@@ -5,7 +5,7 @@ Each name was checked on torch 2.11 to 2.15.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -114,6 +114,29 @@ def set_calling_convention(graph: Any, inputs: tuple[Any, ...], outputs: Any) ->
     """Describe arguments and results of a flat graph for AOTInductor (`_in_spec`, `_out_spec`)."""
     graph._in_spec = pytree.tree_structure((inputs, {}))
     graph._out_spec = pytree.tree_structure(outputs)
+
+
+def fits_guards(placeholders: Sequence[Any], values: Sequence[Any]) -> bool:
+    """Return whether the guards on the symbols in a graph's example inputs let other inputs through.
+
+    Checked on torch 2.13 (`ShapeEnv.evaluate_guards_for_args`). Symbols of several environments do not occur:
+    a graph has one `FakeTensorMode`.
+    """
+    pairs = [
+        (fake, value)
+        for fake, value in zip(placeholders, values, strict=False)
+        if isinstance(fake, FakeTensor | torch.SymInt)
+    ]
+    sizes = [
+        size
+        for fake, _ in pairs
+        for size in (fake.shape if isinstance(fake, torch.Tensor) else (fake,))
+        if isinstance(size, torch.SymInt)
+    ]
+    if not sizes:
+        return True
+    env: Any = sizes[0].node.shape_env
+    return bool(env.evaluate_guards_for_args([fake for fake, _ in pairs], [value for _, value in pairs]))
 
 
 @contextmanager

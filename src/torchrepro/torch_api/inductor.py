@@ -26,6 +26,8 @@ SEAMS = {
     "TritonScheduling": Seam("torch._inductor.codegen.triton", "see generated Triton kernels"),
     "V": Seam("torch._inductor.virtualized", "the graph and node that inductor works on now"),
     "CompilerBisector": Seam("torch._inductor.compiler_bisector", "turn passes and lowerings off by name"),
+    "clear_caches": Seam("torch._inductor.utils", "forget what is kept in memory of compilations"),
+    "fresh_cache": Seam("torch._inductor.utils", "an empty directory for all caches"),
     "PatternMatcherPass": Seam("torch._inductor.pattern_matcher", "turn rewrites off by name"),
 }
 
@@ -80,6 +82,29 @@ def generating_only(*, backward: bool) -> Iterator[None]:
         replaced(PyCodeCache, "load_by_key_path", staticmethod(load_by_key_path)),
     ):
         yield
+
+
+@contextmanager
+def graph_caches() -> Iterator[None]:
+    """Turn the caches of whole graphs on in the body, in a directory that is empty at first.
+
+    Without a precompiled header, which would take longer than what it saves. Checked on torch 2.13
+    (`fx_graph_cache`, `enable_autograd_cache`, `cpp_cache_precompile_headers`).
+    """
+    from torch._functorch import config as functorch
+    from torch._inductor import config
+    from torch._inductor.utils import fresh_cache
+
+    caches = {"fx_graph_cache": True, "fx_graph_remote_cache": False, "cpp_cache_precompile_headers": False}
+    with config.patch(caches), functorch.patch(enable_autograd_cache=True), fresh_cache():
+        yield
+
+
+def graph_cache_hits() -> int:
+    """Return how often a whole graph came from a cache (`fxgraph_cache_hit`). Checked on torch 2.13."""
+    from torch._dynamo.utils import counters
+
+    return counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
 
 
 def compile_in_this_thread() -> None:

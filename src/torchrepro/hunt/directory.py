@@ -1,0 +1,155 @@
+"""The directory of a hunt: what was judged, what failed, what it belongs to.
+
+    hunt.json         which hunt it is: its number, from which all seeds follow
+    programs.jsonl    each program that was judged, a line: it is only appended to
+    sources/          bundles from which some generators make programs
+    failing/SEED/     each program that failed, as a bundle
+    corpus/           the same bundles as a corpus (`torchrepro corpus list DIR/corpus`)
+    buckets/          what `hunt/triage.py` has found about them
+
+For its other files see `engine/search/run_directory.py`. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+
+from torchrepro.engine.search.run_directory import Entry, RunDirectory, write_json
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.verdict import Kind
+
+NO_PROGRAM = "no_program"
+"""The seed leads to nothing that eager runs and capture would keep in one graph."""
+SUSPECT = "suspect"
+"""It failed in the company of others, and is judged again alone."""
+SORTED = "sorted"
+"""A failure got its bucket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What became of a seed: a kind of verdict, `NO_PROGRAM`, `SUSPECT` or `SORTED`."""
+
+    seed: str
+    kind: str
+    summary: str = ""
+    signature: str = ""
+    bundle: str = ""
+    """Where a program that fails was saved; empty if it was not."""
+    not_saved: str = ""
+    """Why not."""
+    bucket: str = ""
+
+    @property
+    def fails(self) -> bool:
+        return self.kind in set(Kind) and Kind(self.kind).fails
+
+
+@dataclass(frozen=True, slots=True)
+class HuntDirectory(RunDirectory):
+    """The paths in the directory of a hunt."""
+
+    left: ClassVar[tuple[str, ...]] = ("scratch", "cache")
+
+    about = Entry("hunt.json")
+    log = Entry("programs.jsonl")
+    sources = Entry("sources")
+    failing = Entry("failing")
+    corpus = Entry("corpus")
+    buckets = Entry("buckets")
+
+    def number(self, wanted: int | None) -> int:
+        """Return the number of the hunt: that of an earlier run here, unless another one is wanted."""
+        known = _read_number(self.about)
+        foreign = [entry.name for entry in self.path.iterdir() if entry.name != "lock"]
+        if known is None and foreign:
+            raise TorchReproError(
+                f"{self.path} holds something else ({', '.join(sorted(foreign)[:3])})",
+                next_step="choose an empty or a new directory with --out",
+            )
+        number = wanted if wanted is not None else known if known is not None else secrets.randbits(24)
+        write_json(self.about, {"seed": f"{number:x}"})
+        return number
+
+    def append(self, judged: Iterable[Judged]) -> None:
+        """Log programs, by one write: a line is there whole, or not at all unless the machine fails."""
+        lines = b"".join(msgspec.json.encode(_short(each)) + b"\n" for each in judged)
+        descriptor = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        try:
+            os.write(descriptor, lines)
+        finally:
+            os.close(descriptor)
+
+    def judged(self) -> Iterator[Judged]:
+        """Yield what was logged; a line that a killed process has not finished is ignored."""
+        try:
+            lines = self.log.read_bytes().splitlines()
+        except FileNotFoundError:
+            return
+        for line in lines:
+            with suppress(msgspec.MsgspecError, ValueError):
+                yield msgspec.json.decode(line, type=Judged)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a hunt has found so far."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    failures: dict[str, Judged] = field(default_factory=dict)
+    """By seed."""
+    buckets: dict[str, list[str]] = field(default_factory=dict)
+    """The seeds of each bucket."""
+    seen: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, judged: Iterable[Judged]) -> Tally:
+        tally = cls()
+        for each in judged:
+            tally.take(each)
+        return tally
+
+    def take(self, judged: Judged) -> None:
+        """Count what became of a seed."""
+        self.seen.add(judged.seed)
+        if judged.kind == SORTED:
+            self.buckets.setdefault(judged.bucket, []).append(judged.seed)
+            return
+        self.kinds[judged.kind] += 1
+        if judged.fails:
+            self.failures[judged.seed] = judged
+
+    @property
+    def programs(self) -> int:
+        """How many programs were judged."""
+        return self.kinds.total() - self.kinds[NO_PROGRAM]
+
+    @property
+    def unsorted(self) -> list[Judged]:
+        """The saved failures that have no bucket yet."""
+        known = {seed for seeds in self.buckets.values() for seed in seeds}
+        return [each for seed, each in self.failures.items() if each.bundle and seed not in known]
+
+
+def _short(judged: Judged) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.to_builtins(judged).items() if value}
+
+
+def _read_number(path: Path) -> int | None:
+    try:
+        return int(msgspec.json.decode(path.read_bytes())["seed"], 16)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError, ValueError, KeyError, TypeError) as exc:
+        raise TorchReproError(
+            f"{path} is damaged ({exc})", next_step="remove it, or choose another directory with --out"
+        ) from exc

@@ -1,0 +1,1 @@
+"""Generators of programs, a file each; `hunt/registry.py` lists them."""

@@ -1,0 +1,144 @@
+"""Jobs of a hunt, each in a process of its own: they take seeds and make the programs themselves.
+
+A job that judges takes `seeds`, `sources` and `alone`, and returns an entry for each seed (`Judged`). If not
+`alone`, it may judge many programs in one compilation; it need not be certain then: a program with
+`SUSPECT` is judged again alone. `alone`, there is one seed, and `bundle` is where it is saved if it fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from torchrepro.cut.batches import can_be_joined, joined
+from torchrepro.engine.processes.fresh_process import job_named
+from torchrepro.execute.judge_repro import Prepared, judge_repro
+from torchrepro.hunt.directory import NO_PROGRAM, SUSPECT, Judged
+from torchrepro.hunt.program import Program, program_of
+from torchrepro.judge.models import Phase
+from torchrepro.judge.reference import without_compilers
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Signature, Verdict
+from torchrepro.script.save_bundle import save_bundle
+from torchrepro.state.ambient import applied_settings
+from torchrepro.state.fake_run import OperatorLog, run_on_fakes, silent_torch
+from torchrepro.torch_api import dynamo
+from torchrepro.torch_api.fake import fake_errors
+from torchrepro.torch_api.generators import capture_rng_state, same_randomness
+
+_NOT_CAPTURED = (
+    fake_errors.DataDependentOutputException,
+    fake_errors.DynamicOutputShapeException,
+    fake_errors.UnsupportedOperatorException,
+)
+
+
+def judge_graphs(_: Repro, payload: Mapping[str, Any], phase: Phase) -> list[dict[str, Any]]:
+    """Judge programs that are graphs: as few compilations as possible, or one of them alone."""
+    sources = [Path(path) for path in payload["sources"]]
+    programs = [program_of(seed, sources) for seed in payload["seeds"]]
+    valid = [
+        program for program in programs if program.repro is not None and not why_no_program(program.repro)
+    ]
+    if payload["alone"]:
+        found = [_judged_alone(program, payload, phase) for program in valid]
+    else:
+        found = [judged for group in _groups(valid) for judged in _judged_together(group, phase)]
+    told = {judged.seed for judged in found}
+    found += [Judged(program.seed, NO_PROGRAM) for program in programs if program.seed not in told]
+    return [msgspec.to_builtins(judged) for judged in found]
+
+
+def save(_: Repro, payload: Mapping[str, Any], phase: Phase) -> dict[str, Any]:
+    """Save the program of a seed with a verdict that killed the process which judged it."""
+    program = program_of(payload["seed"], [Path(path) for path in payload["sources"]])
+    verdict = msgspec.convert(payload["verdict"], Verdict)
+    told: dict[str, Any] = msgspec.to_builtins(_saved(program, verdict, Path(payload["bundle"])))
+    return told
+
+
+def sort_failure(_: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
+    """Put a failing bundle into its bucket (`hunt/triage.py`)."""
+    triage = job_named("torchrepro.hunt.triage:triage")
+    return msgspec.to_builtins(triage(Path(payload["bundle"]), payload["seed"], Path(payload["directory"])))
+
+
+def why_no_program(repro: Repro) -> str:
+    """Return why a repro says nothing about a compiler.
+
+    It draws random numbers, eager refuses it, or capture would split it, as numbers or sizes depend on data.
+    """
+    run = run_on_fakes(repro, log=OperatorLog(), symbols=False)
+    if run.random:
+        return "it draws random numbers"
+    if isinstance(run.raised, _NOT_CAPTURED):
+        return f"capture breaks the graph: {type(run.raised).__name__}"
+    prepared = Prepared(repro)
+    graph = prepared.graph()
+    try:
+        start = capture_rng_state()
+        with silent_torch(), same_randomness(start), applied_settings(repro.ambient), without_compilers():
+            prepared.observe(graph, graph, prepared.inputs())
+    except Exception as exc:  # what eager raises, of whatever kind
+        return f"eager refuses it: {type(exc).__name__}"
+    return ""
+
+
+def _groups(programs: Sequence[Program]) -> list[list[Program]]:
+    """Group programs that can share a compilation."""
+    groups: dict[str, list[Program]] = {}
+    for program in programs:
+        repro = program.repro
+        assert repro is not None
+        shared = (repro.place, repro.compiler, repro.ambient, repro.backward, repro.strict, repro.tolerance)
+        key = repr(shared) if can_be_joined(repro) else program.seed
+        groups.setdefault(key, []).append(program)
+    return list(groups.values())
+
+
+def _judged_together(programs: Sequence[Program], phase: Phase) -> list[Judged]:
+    """Judge programs in one compilation; halve them where the joint verdict says nothing about each."""
+    repros = [program.repro for program in programs if program.repro is not None]
+    whole = joined(repros) if len(repros) > 1 else None
+    verdict = judge_repro(whole.repro if whole else repros[0], phase=phase)
+    dynamo.reset()
+    if whole is None:
+        kind = SUSPECT if verdict.fails else verdict.kind.value
+        return [Judged(programs[0].seed, kind, verdict.summary)]
+    own = whole.verdicts(verdict)
+    if own is None:
+        middle = len(programs) // 2
+        halves = programs[:middle], programs[middle:]
+        return [judged for half in halves for judged in _judged_together(half, phase)]
+    return [
+        Judged(program.seed, SUSPECT if each.fails else each.kind.value, each.summary if each.fails else "")
+        for program, each in zip(programs, own, strict=True)
+    ]
+
+
+def _judged_alone(program: Program, payload: Mapping[str, Any], phase: Phase) -> Judged:
+    assert program.repro is not None
+    verdict = judge_repro(program.repro, phase=phase, fp64=payload.get("fp64", True))
+    if not verdict.fails:
+        return Judged(program.seed, verdict.kind.value, verdict.summary)
+    return _saved(program, verdict, Path(payload["bundle"]))
+
+
+def _saved(program: Program, verdict: Verdict, bundle: Path) -> Judged:
+    assert program.repro is not None
+    signature = Signature.of(verdict)
+    judged = Judged(program.seed, verdict.kind.value, verdict.summary, str(signature))
+    note = f"a program of torchrepro hunt, seed {program.seed}"
+    repro = replace(program.repro, expected=signature, notes=(*program.repro.notes, note))
+    try:
+        with suppress(FileExistsError):
+            save_bundle(repro, bundle, verdict=verdict)
+    except TorchReproError as exc:
+        return replace(judged, not_saved=str(exc))
+    return replace(judged, bundle=str(bundle))

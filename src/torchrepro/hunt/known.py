@@ -1,0 +1,98 @@
+"""Make the rule of a minimal repro, and match a failing program against rules, before anything is compiled.
+
+These are jobs for processes of their own: they load a bundle and run it eagerly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from torchrepro.execute.judge_repro import load_for_job
+from torchrepro.hunt.op_calls import Calls, Operand, calls_of, dependencies
+from torchrepro.hunt.rule import KnownOp, KnownOperand, Rule, is_known
+from torchrepro.judge.models import Phase
+from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.results import Area, Fact
+from torchrepro.nouns.verdict import Signature
+
+_MOST_OPS = 8
+"""A repro with more ops than these is not minimal, and makes no rule."""
+
+
+def rule_of(payload: Mapping[str, Any], phase: Phase) -> Any:
+    """Return the rule of a minimal bundle, as plain data; None if it makes none: a job for its process."""
+    repro = load_for_job(dict(payload), phase)
+    facts = msgspec.convert(payload["facts"], tuple[Fact, ...])
+    signature = msgspec.convert(payload["signature"], Signature)
+    phase("eager")
+    calls = calls_of(repro)
+    ops = _ops_of(calls, payload["paths"], facts) if calls is not None else ()
+    if not ops:
+        return None
+    settings = any(fact.matters and fact.area in (Area.COMPILER, Area.AMBIENT) for fact in facts)
+    rule = Rule(replace(signature, op=""), ops, _settings_of(repro) if settings else "")
+    return {"rule": msgspec.to_builtins(rule), "words": str(rule)}
+
+
+def _settings_of(repro: Repro) -> str:
+    return str((str(repro.compiler), dict(repro.ambient.configs)))
+
+
+def _ops_of(calls: Calls, paths: Sequence[str], facts: Sequence[Fact]) -> tuple[KnownOp, ...]:
+    """Return the ops on which all wrong results depend, in order; none if that is unknown."""
+    depends = dependencies(calls, paths)
+    if depends is None:
+        return ()
+    numbers = sorted(frozenset().union(*depends) if depends else range(len(calls.calls)))
+    numbers = [number for number in numbers if calls.calls[number].computes]
+    if len(numbers) > _MOST_OPS:
+        return ()
+    exact = any(fact.matters and fact.area is Area.ARGUMENTS for fact in facts)
+    places = {number: place for place, number in enumerate(numbers)}
+    return tuple(
+        KnownOp(
+            call.op,
+            tuple(_known(operand, facts) for operand in call.operands),
+            call.arguments if exact else None,
+            tuple(sorted(places[each] for each in call.depends if each in places)),
+        )
+        for call in (calls.calls[number] for number in numbers)
+    )
+
+
+def _known(operand: Operand, facts: Sequence[Fact]) -> KnownOperand:
+    """Return what the facts admit in place of an operand; only its dtype, if it was computed."""
+    if operand.input is None:
+        return KnownOperand((operand.dtype,))
+    about = {area: [f for f in facts if f.area is area and operand.input in f.inputs] for area in Area}
+    dtypes = {operand.dtype, *(label for fact in about[Area.DTYPES] for label in fact.failing)}
+    values = [fact.limits for fact in about[Area.VALUES] if fact.limits is not None]
+    layout = any(fact.matters for fact in about[Area.LAYOUTS])
+    return KnownOperand(
+        tuple(sorted(dtypes)),
+        tuple(fact.limits for fact in about[Area.SIZES] if fact.limits is not None),
+        values[0] if values else None,
+        operand.contiguous if layout else None,
+    )
+
+
+def match(payload: Mapping[str, Any], phase: Phase) -> Any:
+    """Return the number of the first rule that a failing bundle satisfies, or None: a job for its process."""
+    repro = load_for_job(dict(payload), phase)
+    rules = msgspec.convert(payload["rules"], tuple[Rule, ...])
+    phase("eager")
+    calls = calls_of(repro)
+    if calls is None:
+        return None  # a whole call of the user's code
+    depends = dependencies(calls, payload["paths"])
+    if depends is None:
+        return None
+    settings = _settings_of(repro)
+    for number, rule in enumerate(rules):
+        if rule.settings in ("", settings) and is_known(rule, calls.calls, depends):
+            return number
+    return None

@@ -1,0 +1,289 @@
+"""The search process of a hunt: it sends seeds to its children and logs what they answer.
+
+It makes no program itself and compiles nothing but the warm-up: what may crash happens in children, each with
+a time limit. Many programs share a compilation. Where a child dies or is late, its seeds are halved; what
+fails in company is judged alone; what then passes is kept as one program with its company.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from torchrepro.corpus.index import Corpus
+from torchrepro.engine.processes.child import Outcome, Reporter
+from torchrepro.engine.processes.executor import Executor, Task, executor_for
+from torchrepro.engine.processes.fresh_process import job_named, verdict_of
+from torchrepro.engine.processes.limits import memory_share
+from torchrepro.engine.search.process import SearchRequest
+from torchrepro.engine.search.setup import Stop, Timeline, throwaway, use_scratch, warming_up
+from torchrepro.hunt.directory import NO_PROGRAM, SORTED, SUSPECT, HuntDirectory, Judged, Tally
+from torchrepro.hunt.program import TOGETHER, generator_of, seeds
+from torchrepro.hunt.registry import chosen_generators
+from torchrepro.hunt.settings import HuntSettings
+from torchrepro.nouns.errors import SearchStopped, TorchReproError
+from torchrepro.nouns.repro import Compiler
+from torchrepro.nouns.verdict import Kind, Verdict
+
+_SECONDS_TOGETHER = 240.0
+_SECONDS_ALONE = 90.0
+_SECONDS_TO_SAVE = 60.0
+_SAVE = "torchrepro.hunt.jobs:save"
+_SORT = "torchrepro.hunt.jobs:sort_failure"
+_SORTER = "torchrepro.hunt.triage"
+_SECONDS_BETWEEN_REPORTS = 5.0
+_COMPANY = 4
+"""How many of a batch are kept where one of them fails in company only."""
+
+
+def hunt(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
+    """Hunt until the time is up, enough was found, or Ctrl-C; return what was done as plain data."""
+    timeline = Timeline(reporter, request.asked)
+    settings = msgspec.convert(request.settings, HuntSettings)
+    directory = HuntDirectory(Path(request.directory))
+    stop = Stop()
+    stop.listen()
+    timeline.phase("load")
+    for generator in chosen_generators(settings.generators):
+        job_named(generator.function), job_named(generator.job)  # imported here, so that no child has to
+        if generator.prepare:
+            job_named(generator.prepare)()
+    tally = Tally.of(directory.judged())
+    repro = throwaway(Compiler("inductor"))
+    reason = ""
+    with executor_for(repro, settings.jobs, stop.waiting) as executor:
+        with warming_up(request, repro, stop):
+            timeline.phase("warm")
+        use_scratch(directory)
+        stop.after(settings.seconds)
+        try:
+            _Loop(settings, directory, tally, executor, reporter).run()
+        except SearchStopped as stopped:
+            reason = str(stopped)
+    return {"stopped": reason}
+
+
+@dataclass(eq=False)
+class _Loop:
+    settings: HuntSettings
+    directory: HuntDirectory
+    tally: Tally
+    executor: Executor
+    reporter: Reporter
+    began: float = field(default_factory=time.monotonic)
+    waiting: deque[Task] = field(default_factory=deque)
+    """What comes before new programs."""
+    sorting: Task | None = None
+    under_way: int = 0
+    reported: float = 0.0
+    given_up: set[str] = field(default_factory=set)
+    """Failures that could not be sorted."""
+
+    def __post_init__(self) -> None:
+        self.judged_before = self.tally.programs
+        self.known_before = frozenset(self.tally.buckets)
+        self.streams = self._streams()
+        self.choices = random.Random(self.settings.seed)
+        self.can_sort = find_spec(_SORTER) is not None
+        with Corpus(self.directory.corpus, create=True):
+            pass
+        for failure in self.tally.failures.values():
+            self._keep(failure)
+
+    def run(self) -> None:
+        """Judge programs until enough was found."""
+        while not self._enough():
+            while self.under_way < self.executor.workers:
+                self._start(self._next())
+            task, outcome = self.executor.wait()
+            self.under_way -= 1
+            self._take(task, outcome)
+            self._report()
+
+    def _enough(self) -> bool:
+        until = self.settings.until_new
+        found = (
+            len(self.tally.buckets.keys() - self.known_before) if self.can_sort else len(self.tally.failures)
+        )
+        return until is not None and found >= until
+
+    def _start(self, task: Task) -> None:
+        self.executor.start(task)
+        self.under_way += 1
+
+    def _next(self) -> Task:
+        """Return the next task: what is left of a batch, a failure to be sorted, or new programs."""
+        if self.waiting:
+            return self.waiting.popleft()
+        unsorted = [each for each in self.tally.unsorted if each.seed not in self.given_up]
+        if (
+            self.can_sort
+            and self.sorting is None
+            and unsorted
+            and (self.under_way or self.executor.workers == 1)
+        ):
+            self.sorting = self._sort(unsorted[0])
+            return self.sorting
+        generators = chosen_generators(self.settings.generators)
+        generator = self.choices.choices(generators, [each.weight for each in generators])[0]
+        stream = self.streams[generator.name]
+        return self._judge([next(stream) for _ in range(self.settings.batch)])
+
+    def _streams(self) -> Mapping[str, Iterator[str]]:
+        """Return the seeds of each generator that were not judged yet."""
+        return {
+            generator.name: (
+                seed for seed in seeds(generator, self.settings.seed) if seed not in self.tally.seen
+            )
+            for generator in chosen_generators(self.settings.generators)
+        }
+
+    # Tasks.
+
+    def _judge(
+        self, chosen: Sequence[str], *, alone: bool = False, company: Sequence[str] = (), **more: Any
+    ) -> Task:
+        payload = {
+            "seeds": list(chosen),
+            "sources": [str(path) for path in sorted(self.directory.sources.glob("*"))],
+            "alone": alone,
+            "bundle": str(self.directory.failing / chosen[0].replace(TOGETHER, "_")) if alone else "",
+            "company": list(company),
+            **more,
+        }
+        return self._task(
+            generator_of(chosen[0]).job, payload, _SECONDS_ALONE if alone else _SECONDS_TOGETHER
+        )
+
+    def _sort(self, failure: Judged) -> Task:
+        payload = {"bundle": failure.bundle, "seed": failure.seed, "directory": str(self.directory.buckets)}
+        return self._task(_SORT, payload, self.settings.sort_seconds)
+
+    def _task(self, job: str, payload: Mapping[str, Any], seconds: float) -> Task:
+        limit = memory_share(self.executor.workers)
+        return Task(job, _NOTHING, payload, time_limit=seconds, memory_limit=limit, local=True)
+
+    # Outcomes.
+
+    def _take(self, task: Task, outcome: Outcome) -> None:
+        if task.job == _SORT:
+            self._take_bucket(task, outcome)
+        elif task.job == _SAVE:
+            self._settle([_judged(outcome) or _lost(task.payload["seed"], outcome)])
+        elif task.payload["alone"]:
+            self._take_alone(task, outcome)
+        elif outcome.result is not None:
+            self._take_batch(task, outcome)
+        else:
+            self._halve(task)
+
+    def _take_batch(self, task: Task, outcome: Outcome) -> None:
+        found = [msgspec.convert(entry, Judged) for entry in outcome.result]
+        together = [each.seed for each in found if each.kind != NO_PROGRAM]
+        for suspect in (each for each in found if each.kind == SUSPECT):
+            self.waiting.append(self._judge([suspect.seed], alone=True, company=together))
+        self._settle([each for each in found if each.kind != SUSPECT])
+
+    def _halve(self, task: Task) -> None:
+        """Judge both halves of a batch that killed its process or was late."""
+        chosen = task.payload["seeds"]
+        if len(chosen) == 1:
+            self.waiting.append(self._judge(chosen, alone=True))
+            return
+        middle = len(chosen) // 2
+        self.waiting += [self._judge(half) for half in (chosen[:middle], chosen[middle:])]
+
+    def _take_alone(self, task: Task, outcome: Outcome) -> None:
+        seed = task.payload["seeds"][0]
+        if outcome.died_in_reference and task.payload.get("fp64", True):
+            self.waiting.append(self._judge([seed], alone=True, fp64=False))
+            return
+        if outcome.result is not None:
+            judged = [msgspec.convert(entry, Judged) for entry in outcome.result]
+            company = task.payload["company"]
+            if company and TOGETHER not in seed and judged[0].kind == Kind.PASS:
+                self.waiting.append(self._in_company(seed, company))
+            self._settle(judged)
+            return
+        verdict = _death(outcome, task.time_limit)
+        if not verdict.fails:
+            self._settle([Judged(seed, verdict.kind.value, verdict.summary)])
+            return
+        payload = {
+            "seed": seed,
+            "sources": task.payload["sources"],
+            "bundle": task.payload["bundle"],
+            "verdict": msgspec.to_builtins(verdict),
+        }
+        self.waiting.append(self._task(_SAVE, payload, _SECONDS_TO_SAVE))
+
+    def _in_company(self, seed: str, company: Sequence[str]) -> Task:
+        """Judge a program that fails in company only together with what was next to it, as one program."""
+        place = company.index(seed) if seed in company else 0
+        start = max(0, min(place - 1, len(company) - _COMPANY))
+        return self._judge([TOGETHER.join(company[start : start + _COMPANY])], alone=True)
+
+    def _take_bucket(self, task: Task, outcome: Outcome) -> None:
+        self.sorting = None
+        seed = task.payload["seed"]
+        if outcome.result is None:
+            self.given_up.add(seed)
+            return
+        judged = Judged(seed, SORTED, bucket=str(outcome.result["bucket"]))
+        self.directory.append([judged])
+        self.tally.take(judged)
+
+    def _settle(self, judged: Sequence[Judged]) -> None:
+        self.directory.append(judged)
+        for each in judged:
+            self.tally.take(each)
+            self._keep(each)
+
+    def _keep(self, judged: Judged) -> None:
+        """Add a failing bundle to the corpus."""
+        if judged.fails and judged.bundle:
+            with Corpus(self.directory.corpus, create=True) as corpus:
+                corpus.add(Path(judged.bundle))
+
+    def _report(self) -> None:
+        """Tell the user how far the hunt is, now and then."""
+        now = time.monotonic()
+        if now - self.reported < _SECONDS_BETWEEN_REPORTS:
+            return
+        self.reported = now
+        self.reporter.send(step=self._status())
+
+    def _status(self) -> str:
+        minutes = (time.monotonic() - self.began) / 60
+        programs = self.tally.programs
+        rate = (programs - self.judged_before) / max(minutes, 1e-3)
+        buckets = f", {len(self.tally.buckets)} buckets" if self.can_sort else ""
+        return f"{programs:,} programs ({rate:.0f}/min), {len(self.tally.failures)} failures{buckets}"
+
+
+_NOTHING = throwaway(Compiler("inductor"))
+"""A task has a repro; these make their own."""
+
+
+def _judged(outcome: Outcome) -> Judged | None:
+    return msgspec.convert(outcome.result, Judged) if outcome.result is not None else None
+
+
+def _lost(seed: str, outcome: Outcome) -> Judged:
+    return Judged(seed, Kind.CRASH.value, "its process died while it was saved", not_saved=outcome.death)
+
+
+def _death(outcome: Outcome, limit: float) -> Verdict:
+    """Return the verdict on a process that did not answer; invalid if the compiler had not begun."""
+    try:
+        return replace(verdict_of(outcome, limit), seconds=outcome.seconds)
+    except TorchReproError as exc:
+        return Verdict(Kind.INVALID, summary=str(exc), seconds=outcome.seconds)

@@ -1,0 +1,64 @@
+"""The generators of programs: to add one, write a file and a row.
+
+A generator is a function `generate(random, sources)` that returns a `Repro`, or None where the draw led to
+no program. Its choices come from `random` and from the generators of torch, Python and NumPy, which were
+seeded before, so that a seed gives the same program again. It need not check the program: what eager refuses
+is left out before anything is compiled, and so is what draws random numbers. But it must not make programs
+that read memory which nothing has written: these have no right answer.
+
+Where programs are no graphs, a row names its own `job`: see `hunt/jobs.py` for what it is given and returns.
+
+Importing this table imports no generator and no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torchrepro.nouns.errors import TorchReproError
+
+JUDGE_GRAPHS = "torchrepro.hunt.jobs:judge_graphs"
+
+
+@dataclass(frozen=True, slots=True)
+class Generator:
+    """A way to make programs."""
+
+    name: str
+    function: str
+    """`package.module:function`."""
+    weight: int
+    """Its share of the programs, against the others."""
+    about: str
+    job: str = JUDGE_GRAPHS
+    """What judges its programs."""
+    prepare: str = ""
+    """A function that the search process calls once, so that no child has to: it imports what takes long."""
+    needs_sources: bool = False
+    """Its programs are made from bundles."""
+
+
+GENERATORS: tuple[Generator, ...] = (
+    Generator(
+        "operators",
+        "torchrepro.hunt.generators.operators:generate",
+        6,
+        "torch's operators on its own sample inputs, alone and in chains",
+        prepare="torchrepro.torch_api.operator_database:operators",
+    ),
+)
+
+
+def generator_named(name: str) -> Generator:
+    """Return the generator with a name."""
+    for generator in GENERATORS:
+        if generator.name == name:
+            return generator
+    known = ", ".join(generator.name for generator in GENERATORS)
+    raise TorchReproError(f"there is no generator {name!r}", next_step=f"choose from {known}")
+
+
+def chosen_generators(names: Sequence[str]) -> tuple[Generator, ...]:
+    """Return the generators with these names; all of them if there are none."""
+    return tuple(map(generator_named, names)) or GENERATORS

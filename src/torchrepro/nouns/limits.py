@@ -1,0 +1,49 @@
+"""Limits: for which numbers a repro fails, as far as numbers were tried. Needs no torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+Range = tuple[float | None, float | None]
+"""Both ends included; None: nothing beyond was seen to pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The numbers between those that were seen to fail, none of those seen to pass among them."""
+
+    ranges: tuple[Range, ...] = ()
+    multiple_of: int = 0
+    """Only multiples of it fail; 0: no such pattern."""
+    not_multiple_of: int = 0
+    """Only numbers that are not multiples of it fail."""
+    others: tuple[str, ...] = ()
+    """Which of `nan`, `inf` and `-inf` fail."""
+
+    def admits(self, number: float) -> bool:
+        if not math.isfinite(number):
+            return f"{number:g}" in self.others
+        if self.multiple_of and number % self.multiple_of:
+            return False
+        if self.not_multiple_of and number % self.not_multiple_of == 0:
+            return False
+        return any(
+            (low is None or low <= number) and (high is None or number <= high) for low, high in self.ranges
+        )
+
+    def __str__(self) -> str:
+        words = [_range_in_words(low, high) for low, high in self.ranges]
+        words += [f"multiples of {self.multiple_of}"] if self.multiple_of else []
+        words += [f"no multiple of {self.not_multiple_of}"] if self.not_multiple_of else []
+        return " or ".join((*filter(None, words), *self.others)) or "any"
+
+
+def _range_in_words(low: float | None, high: float | None) -> str:
+    if low is None and high is None:
+        return ""
+    if low is None:
+        return f"<= {high:g}"
+    if high is None:
+        return f">= {low:g}"
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"

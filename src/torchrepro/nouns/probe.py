@@ -1,0 +1,94 @@
+"""Probe: a question about a compiled repro that the ordinary comparison with eager does not ask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchrepro.nouns.errors import BundleError
+from torchrepro.nouns.repro import Compiler
+from torchrepro.nouns.verdict import Kind, Signature, Verdict, as_data
+
+PROBES = (
+    Kind.SIZES,
+    Kind.REPEAT,
+    Kind.RECOMPILE,
+    Kind.BATCH,
+    Kind.CACHE,
+    Kind.HOLD,
+    Kind.THREADS,
+    Kind.SLOW,
+    Kind.FAT,
+    Kind.SLOW_COMPILE,
+)
+"""The kinds of failure that a probe looks for, in the order in which they are asked."""
+
+COSTS = (Kind.SLOW, Kind.FAT, Kind.SLOW_COMPILE)
+"""Those about time and memory: measured, where the others compare values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What is varied, and what may not change with it (`execute/probes/`)."""
+
+    kind: Kind
+    """One of `PROBES`."""
+    tries: tuple[str, ...] = ()
+    """Names of the variations to try, all where empty. A bundle of a failure names those that fail."""
+    seconds: float = 60.0
+    """No further variation is begun after this many seconds."""
+    threshold: float | None = None
+    """How many times the cost of the baseline is granted; None: the probe's own number."""
+    against: Compiler | None = None
+    """The baseline of a cost; None: eager, or for the time of compilation AOT autograd alone."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in PROBES:
+            raise BundleError(
+                f"{self.kind} is not what a probe looks for",
+                next_step=f"there are: {', '.join(PROBES)}",
+            )
+
+    def __str__(self) -> str:
+        return f"{self.kind}({', '.join(self.tries)})" if self.tries else self.kind.value
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeAnswer:
+    """What one probe found, in the graphs that it was asked about."""
+
+    kind: Kind
+    """Of the probe."""
+    verdict: Verdict
+    """The first that fails; else one that passes, if there is one."""
+    place: str = ""
+    """The graph, where there are several."""
+    bundle: Path | None = None
+    """Shows the failure."""
+
+    @property
+    def word(self) -> str:
+        """What a row says first: `pass`, `not asked`, or the kind of the failure."""
+        return "not asked" if self.verdict.kind is Kind.NOT_COMPARABLE else self.verdict.kind.value
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return {
+            "probe": self.kind.value,
+            "verdict": self.verdict.kind.value,
+            "signature": str(Signature.of(self.verdict)),
+            "summary": self.verdict.summary,
+            "place": self.place,
+            "bundle": None if self.bundle is None else str(self.bundle),
+            "seconds": round(self.verdict.seconds, 3),
+            "details": as_data(self.verdict.to_dict()),
+        }
+
+
+def exit_code_of(answers: Sequence[ProbeAnswer]) -> int:
+    """Return 0 if nothing was found, 1 if something was, 125 if nothing could be asked."""
+    if any(answer.verdict.fails for answer in answers):
+        return 1
+    return 0 if any(answer.verdict.testable for answer in answers) else 125
