@@ -41,7 +41,7 @@ from torchrepro.engine.line_file import append_line, read_lines
 from torchrepro.engine.other_python import Replayed
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.report.bucket import Bucket, bucket_in
-from torchrepro.report.run_files import surroundings_of, verdict_in
+from torchrepro.report.run_files import Surroundings, surroundings_of, verdict_in
 
 _LARGEST_MEMBER = 1 << 40
 _LONGEST_NAME = 200
@@ -135,39 +135,20 @@ class Corpus:
         minimal one. A bundle that was minified or located since gets the bucket that follows from that.
         """
         around = surroundings_of(target)
-        identity = content_digest(around.bundle)
-        home = self._bundles / identity
-        bucket = bucket_in(around)
-        known = self._read(home) if home.is_dir() else None
-        if known is not None:
-            self._copy_in(around.bundle, known)
-            return self._sorted_again(known, bucket), False
-        manifest = read_manifest(around.bundle)
-        verdict = verdict_in(manifest.verdict)
-        expected = manifest.expected.kind if manifest.expected else verdict.kind if verdict else None
-        entry = Entry(
-            identity,
-            _name_of(around.bundle),
-            bucket.fingerprint,
-            bucket.signature,
-            expected is not None and expected.fails,
-            bucket.culprit,
-            manifest.environment.torch if manifest.environment else "",
-            verdict.seconds if verdict is not None else 0.0,
-        )
-        return entry, self._copy_in(around.bundle, entry)
-
-    def _sorted_again(self, entry: Entry, bucket: Bucket) -> Entry:
+        identity, bucket = content_digest(around.bundle), bucket_in(around)
+        known = self._read(self._bundles / identity)
+        entry = known or _entry_of(identity, _name_of(around.bundle), around, bucket)
+        new = self._copy_in(around.bundle, entry)
         if (bucket.graph or bucket.culprit) and bucket.fingerprint != entry.bucket:
             entry = replace(entry, bucket=bucket.fingerprint, culprit=bucket.culprit)
-            with written_in_one_step(self._bundles / entry.id / "entry.json") as file:
+            with written_in_one_step(self._bundles / identity / "entry.json") as file:
                 file.write(_encoded(entry).decode())
             with self.database:
                 self.database.execute(
                     "UPDATE bundles SET bucket = ?, culprit = ? WHERE id = ?",
-                    (entry.bucket, entry.culprit, entry.id),
+                    (entry.bucket, entry.culprit, identity),
                 )
-        return entry
+        return entry, new
 
     def remove(self, identity: str) -> Entry:
         """Remove a bundle, by its id or the beginning of it."""
@@ -184,13 +165,7 @@ class Corpus:
 
     def entry(self, identity: str) -> Entry:
         """Return the entry with an id, or the only one whose id, name or bucket begins so."""
-        found = list(
-            self.entries(
-                "WHERE substr(id, 1, length(?1)) = ?1 OR name = ?1 OR substr(bucket, 1, length(?1)) = ?1 "
-                "ORDER BY id LIMIT 9",
-                identity,
-            )
-        )
+        found = list(self.entries(f"WHERE {NAMED} ORDER BY id LIMIT 9", identity))
         exact = [entry for entry in found if entry.id == identity]
         if len(exact or found) == 1:
             return (exact or found)[0]
@@ -315,24 +290,16 @@ class Corpus:
         return new
 
     def _read(self, home: Path) -> Entry | None:
-        entry: Entry | None
+        """Return the entry in a directory; if entry.json is lost, the one that follows from the bundle."""
         try:
             entry = msgspec.json.decode(read_small_file(home / "entry.json"), type=Entry)
         except (OSError, msgspec.MsgspecError, ValueError):
-            entry = self._restored(home)
-        return entry if entry is not None and entry.id == home.name else None
-
-    def _restored(self, home: Path) -> Entry | None:
-        """Return the entry of a bundle whose entry.json is lost, from the bundle alone."""
-        try:
-            around = surroundings_of(home / "bundle")
-            bucket, manifest = bucket_in(around), read_manifest(around.bundle)
-        except (TorchReproError, OSError):
-            return None
-        kind = manifest.expected.kind if manifest.expected else None
-        return Entry(
-            home.name, home.name, bucket.fingerprint, bucket.signature, kind is not None and kind.fails
-        )
+            try:
+                around = surroundings_of(home / "bundle")
+                entry = _entry_of(home.name, home.name, around, bucket_in(around))
+            except (TorchReproError, OSError):
+                return None
+        return entry if entry.id == home.name else None
 
     def _put(self, entry: Entry) -> None:
         with self.database:
@@ -379,6 +346,8 @@ class Corpus:
         return database
 
 
+NAMED = "?1 != '' AND (substr(id, 1, length(?1)) = ?1 OR name = ?1 OR substr(bucket, 1, length(?1)) = ?1)"
+"""Of SQL: a bundle with this id, name or bucket, or one that begins so."""
 _COLUMNS = "id, name, bucket, signature, fails, culprit, torch, seconds"
 
 
@@ -393,6 +362,19 @@ def require_corpus(directory: Path) -> None:
 def entry_of(row: Sequence[Any]) -> Entry:
     """Return the entry in a row that begins with the columns of `bundles`."""
     return Entry(row[0], row[1], row[2], row[3], bool(row[4]), row[5], row[6], row[7])
+
+
+def _entry_of(identity: str, name: str, around: Surroundings, bucket: Bucket) -> Entry:
+    manifest = read_manifest(around.bundle)
+    verdict = verdict_in(manifest.verdict)
+    expected = manifest.expected.kind if manifest.expected else verdict.kind if verdict else None
+    return Entry(
+        *(identity, name, bucket.fingerprint, bucket.signature),
+        expected is not None and expected.fails,
+        bucket.culprit,
+        manifest.environment.torch if manifest.environment else "",
+        verdict.seconds if verdict is not None else 0.0,
+    )
 
 
 def _connected(path: Path) -> sqlite3.Connection:

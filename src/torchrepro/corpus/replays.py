@@ -19,7 +19,7 @@ from statistics import median
 
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.corpus.findings import Outcome, Result, outcome_of
-from torchrepro.corpus.index import Corpus, Recorded
+from torchrepro.corpus.index import NAMED, Corpus, Recorded
 from torchrepro.corpus.job import Answer, Request, run_request, tools_of
 from torchrepro.corpus.runs import Progress, Run, Runs
 from torchrepro.engine.other_python import Interpreter, Replayed, ReplaySettings, end_replays
@@ -92,7 +92,7 @@ def replay_corpus(
 
 def shard_of(corpus: Corpus, index: int, count: int, *, only: str = "") -> list[str]:
     """Return the ids of shard `index` of `count`: the same on every machine with the same corpus."""
-    where = "WHERE substr(id, 1, length(?1)) = ?1 OR name = ?1 OR bucket = ?1" if only else ""
+    where = f"WHERE {NAMED}" if only else ""
     rows = corpus.database.execute(f"SELECT id, seconds FROM bundles {where}", (only,) if only else ())
     return balanced(rows.fetchall(), index, count)
 
