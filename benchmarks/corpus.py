@@ -109,7 +109,7 @@ def measure(count: int, jobs: int, *, stand_in: bool) -> dict[str, object]:
             seconds = time.monotonic() - started
             started = time.monotonic()
             survey = Survey(corpus, [run])
-            summary = survey.summary(progress.replays, progress.not_run, seconds)
+            summary = survey.summary(seconds)
             survey.buckets()
             reading = time.monotonic() - started
             started = time.monotonic()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torchrepro.engine.processes.child import OnMessage
     from torchrepro.engine.remote.ray_cluster import RayCluster
     from torchrepro.interchange.export import Exported, Form
-    from torchrepro.interchange.imported import Imported
+    from torchrepro.interchange.import_artefact import Imported
     from torchrepro.locate.settings import LocateSettings
     from torchrepro.minify.run_directory import MinifySettings
     from torchrepro.nouns.results import Located, Minified
@@ -143,9 +143,10 @@ def import_artefacts(
     Nothing in it is executed. The bundles are a stranger's unless something is `trusted`.
     """
     from torchrepro.interchange.find_artefacts import find_artefacts
-    from torchrepro.interchange.imported import import_each
 
-    payloads = find_artefacts(place)  # a wrong path is an error at once
+    payloads = find_artefacts(place)  # a wrong path is an error at once, before torch is imported
+    from torchrepro.interchange.import_artefact import import_each
+
     return import_each(payloads, out=out, trusted=trusted, on_phase=on_phase)
 
 

@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 import time
 from pathlib import Path
 
@@ -49,7 +48,8 @@ def main(words: list[str]) -> int:
 def _create(python: str, directory: Path) -> int:
     subprocess.run([python, "-m", "venv", "--without-pip", directory], check=True)
     (site,) = directory.glob("lib/python*/site-packages")
-    (site / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    paths = [path for path in sys.path if path.endswith("site-packages")]
+    (site / "packages.pth").write_text("\n".join(paths) + "\n")
     return 0
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from torchrepro import Compiler, Kind, Repro, Signature, save_bundle
+from torchrepro.engine.processes.limits import owned_directory
 
 COMPILER = """
 import os, time
@@ -94,7 +96,9 @@ def test_run_writes_a_baseline_that_accepts_what_it_found(place: Path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.thorough)])
-def test_a_run_that_is_ended_leaves_no_process_and_no_cache(place: Path, number: int, tmp_path: Path):
+def test_a_run_that_is_ended_leaves_no_process_and_no_cache(
+    place: Path, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     (place / "compiling").unlink(missing_ok=True)
     command = [sys.executable, "-m", "torchrepro", "corpus", "run", "c", "--python", "slow/python"]
     started = subprocess.Popen(
@@ -116,6 +120,10 @@ def test_a_run_that_is_ended_leaves_no_process_and_no_cache(place: Path, number:
     while _marked("MODE=slow", "MARK=x7") and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not _marked("MODE=slow", "MARK=x7")
+    if number == signal.SIGKILL:  # the next replay removes what this one could not
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        with owned_directory("torchrepro-replay-"):
+            pass
     assert not list(tmp_path.glob("torchrepro-replay-*"))
 
 

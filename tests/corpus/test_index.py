@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,32 @@ def test_a_removed_bundle_is_gone_from_the_directory_too(tmp_path: Path, templat
         assert not corpus.bundle(entry.id).exists()
         with pytest.raises(TorchReproError, match="no bundle"):
             corpus.entry(entry.id)
+
+
+def test_nothing_names_no_bundle(tmp_path: Path, template: Path):
+    with Corpus(tmp_path / "corpus", create=True) as corpus:
+        corpus.add(write_bundle(tmp_path / "b", 1, template))
+        with pytest.raises(TorchReproError, match="no bundle"):
+            corpus.remove("")
+
+
+def test_an_index_of_another_version_is_made_again(tmp_path: Path, template: Path):
+    with Corpus(tmp_path / "corpus", create=True) as corpus:
+        entry, _ = corpus.add(write_bundle(tmp_path / "b", 1, template))
+        corpus.record(recorded(entry.id))
+        corpus.database.execute("PRAGMA user_version = 1")
+    with Corpus(tmp_path / "corpus") as corpus:
+        assert [each.id for each in corpus.entries()] == [entry.id]
+        assert corpus.replays("run", entry.id, 0) == [FAILS]
+        assert "another version" in corpus.notes[0]
+
+
+def test_an_entry_that_is_lost_follows_from_its_bundle(tmp_path: Path, template: Path):
+    with Corpus(tmp_path / "corpus", create=True) as corpus:
+        entry, _ = corpus.add(write_bundle(tmp_path / "b", 1, template))
+        (corpus.bundle(entry.id).parent / "entry.json").write_text("torn")
+        corpus.rebuild()
+        assert corpus.entry(entry.id) == replace(entry, name=entry.id)
 
 
 def test_corpora_of_shards_are_merged_without_duplicates(tmp_path: Path, template: Path):

@@ -9,7 +9,7 @@ from corpora import FAILS, LOST, NEW, OLD, PASSES, MadeUp, write_bundle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchrepro.corpus.findings import State
+from torchrepro.corpus.findings import State, Summary
 from torchrepro.corpus.index import Corpus
 from torchrepro.corpus.job import Request
 from torchrepro.corpus.replays import Plan, balanced, replay_corpus
@@ -29,7 +29,11 @@ def corpus(tmp_path: Path, template: Path):
 
 
 def states(corpus: Corpus, run: object) -> dict[State, int]:
-    return Survey(corpus, [run]).summary(0, 0, 0.0).states  # type: ignore[list-item]
+    return summary(corpus, run).states
+
+
+def summary(corpus: Corpus, run: object) -> Summary:
+    return Survey(corpus, [run]).summary(0.0)  # type: ignore[list-item]
 
 
 def test_everything_is_replayed_and_a_pass_is_confirmed_by_a_second(corpus: Corpus):
@@ -42,9 +46,9 @@ def test_everything_is_replayed_and_a_pass_is_confirmed_by_a_second(corpus: Corp
 def test_the_same_code_is_not_run_again_unless_asked(corpus: Corpus):
     replay_corpus(corpus, Plan((OLD,)), executor=MadeUp(lambda request, number: FAILS))
     gated = MadeUp(lambda request, number: replace(FAILS, code="a"))
-    run, progress = replay_corpus(corpus, Plan((NEW,)), executor=gated)
+    run, _ = replay_corpus(corpus, Plan((NEW,)), executor=gated)
     assert all(only_code for _, _, only_code in gated.asked)
-    assert progress.not_run == 6
+    assert summary(corpus, run).not_run == 6
     assert states(corpus, run) == {State.STILL_FAILS: 6}
     everything = MadeUp(lambda request, number: FAILS)
     replay_corpus(corpus, Plan((NEW,), run_all=True), executor=everything)
@@ -55,7 +59,7 @@ def test_an_outcome_of_fewer_runs_than_asked_for_is_not_kept(corpus: Corpus):
     replay_corpus(corpus, Plan((OLD,)), executor=MadeUp(lambda request, number: FAILS))
     repeated = MadeUp(lambda request, number: FAILS if number else PASSES)
     run, progress = replay_corpus(corpus, Plan((NEW,), repeat=3), executor=repeated)
-    assert (progress.not_run, progress.replays) == (0, 18)
+    assert (summary(corpus, run).not_run, progress.replays) == (0, 18)
     assert states(corpus, run) == {State.FLAKY: 6}
     assert next(Survey(corpus, [run]).findings()).detail == "2 of 3 runs fail"
 
@@ -119,7 +123,7 @@ def test_shards_together_are_the_corpus_and_are_merged_into_one_answer(corpus: C
         corpus.merge(place)
         runs.merge(place)
     survey = Survey(corpus, runs.latest())
-    assert survey.summary(0, 0, 0.0).states == {State.STILL_FAILS: 6}
+    assert survey.summary(0.0).states == {State.STILL_FAILS: 6}
     assert {finding.host for finding in survey.findings()} == {"host1", "host2"}
 
 
@@ -136,6 +140,6 @@ def test_shards_are_disjoint_complete_and_balanced(seconds: dict[str, float], co
 
 
 def test_one_host_with_most_failures_is_suspected():
-    assert "suspect that host" in warning_about_hosts([("bad", 20, 25), ("good", 1, 30)])
-    assert not warning_about_hosts([("one", 10, 25), ("two", 11, 30)])
-    assert not warning_about_hosts([("only", 50, 50)])
+    assert "suspect that host" in warning_about_hosts({"bad": (20, 25), "good": (1, 30)})
+    assert not warning_about_hosts({"one": (10, 25), "two": (11, 30)})
+    assert not warning_about_hosts({"only": (50, 50)})

@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from torchrepro.bisect.bisected import Bisected, Changed, Row, State, difference
+from torchrepro.bisect.bisected import Bisected, Changed, Row, State
 from torchrepro.bisect.installers import Stopped, installer_for, stopping
 from torchrepro.bisect.runs import RECORDED, KeptRuns, Observation, Task, observe
 from torchrepro.bisect.search import Change, changes_in, next_places
 from torchrepro.bisect.series import Series, Wanted
 from torchrepro.bundle.manifest import Manifest, devices_of
 from torchrepro.bundle.read import file_digest, read_manifest, require_complete
+from torchrepro.engine.generated_code import diff_of_code
 from torchrepro.engine.other_python import end_replays
 from torchrepro.engine.processes.fresh_process import cache_directory
 from torchrepro.engine.processes.limits import usable_cores
@@ -242,9 +243,9 @@ class _Run:
 
     def _changed(self, change: Change, rows: tuple[Row, ...]) -> Changed:
         before, after = rows[change.before], rows[change.after]
-        codes = [self._seen[place][-1].code for place in (change.before, change.after)]
+        codes = [self._seen[place][-1].code.splitlines() for place in (change.before, change.after)]
         names = (before.setting, after.setting)
-        diff = difference(codes[0], codes[1], names) if all(codes) else ""
+        diff = "\n".join(diff_of_code(codes[0], codes[1], names)) if all(codes) else ""
         missing = [row.setting for row, code in zip((before, after), codes, strict=True) if not code]
         about = f"none was generated with {' and '.join(missing)}" if missing else "" if diff else _SAME_CODE
         return Changed(

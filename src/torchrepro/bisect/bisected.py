@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -131,12 +130,6 @@ class Bisected:
             "last_good": asdict(first.before) if first else None,
             "first_bad": asdict(first.after) if first else None,
         }
-
-
-def difference(before: str, after: str, names: tuple[str, str]) -> str:
-    """Return the unified difference of two texts of generated code; empty if they are equal."""
-    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), *names, lineterm="")
-    return "\n".join(lines)
 
 
 def of_bisected(bisected: Bisected, *, limit: int = _SHOWN_LINES) -> Section:

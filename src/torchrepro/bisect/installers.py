@@ -6,10 +6,10 @@ pip runs from one small environment of our own, so that the others need none and
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import re
 import shutil
-import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -111,7 +111,8 @@ class Pip(Installer):
         run_tool([*command, *requirements])
 
     def _pip(self) -> list[str]:
-        home = cache_directory() / "environments" / f"pip-{_tag(self.python)}"
+        digest = hashlib.sha256(str(self.python).encode(errors="replace")).hexdigest()[:12]
+        home = cache_directory() / "environments" / f"pip-{digest}"
         home.parent.mkdir(parents=True, exist_ok=True)
         with locked(home.with_name(f"{home.name}.lock")):
             if not (home / "ready").exists():
@@ -187,19 +188,3 @@ def ends_with_us(command: Sequence[str]) -> list[str]:
     An installer that outlived it would write into the environment that the next command makes there.
     """
     return [sys.executable, "-P", "-c", _LAUNCH, str(os.getpid()), *command]
-
-
-def _tag(python: Path) -> str:
-    """Return a name for an interpreter; asks it unless it is this one."""
-    if python == Path(sys.executable):
-        version = sys.version_info
-        return f"{version.major}.{version.minor}.{version.micro}"
-    asked = subprocess.run(
-        [python, "-c", "import platform; print(platform.python_version())"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    if asked.returncode != 0 or not asked.stdout.strip():
-        raise TorchReproError(f"{python} is no Python that answers", next_step="name a Python 3.11 or newer")
-    return asked.stdout.strip()

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,18 +18,13 @@ from torchrepro.bisect.installers import Stopped, stopping
 from torchrepro.bisect.scripts import run_script
 from torchrepro.bisect.series import Setting
 from torchrepro.engine.line_file import append_line, read_lines
-from torchrepro.engine.other_python import Interpreter, ask_interpreter, replay
+from torchrepro.engine.other_python import Interpreter, ReplaySettings, ask_interpreter, replay
 from torchrepro.engine.processes.fresh_process import cache_directory
 from torchrepro.nouns.errors import TorchReproError, refused_by_system
 
 RECORDED = "as recorded"
 _PASS = "pass"
 _SCRIPT_SECONDS = 300.0
-_ABOUT_TORCH = """
-import json, platform, torch
-told = [platform.python_version(), str(torch.__version__), str(torch.version.git_version or "")]
-print("\\n" + json.dumps(told))
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +88,8 @@ def _observe(task: Task, on_step: Callable[[str], None]) -> Observation:
         made = environment_for(setting.recipe, on_step)
         interpreter, seconds, megabytes = made.interpreter, made.seconds, made.megabytes
         environ = {**made.environ, **environ}
-    elif task.is_script:
-        interpreter = about_torch(setting.python)
     else:
-        interpreter = _asked(setting.python)
+        interpreter = _interpreter(setting.python, not task.is_script)  # a script needs torch alone
     on_step("running")
     if stopping.is_set():
         raise Stopped("stopped")
@@ -110,48 +99,16 @@ def _observe(task: Task, on_step: Callable[[str], None]) -> Observation:
         ran = run_script(task.target, interpreter.python, environ, limit)
         failed = str(ran.signature) if ran.signature is not None and not ran.cannot_run else ""
         return Observation(failed, False, ran.cannot_run, ran.said, ran.seconds, ran.code, *facts)
-    with tempfile.TemporaryDirectory(prefix="torchrepro-code-") as scratch:
-        code = Path(scratch, "code.py")
-        told = replay(
-            task.target,
-            interpreter,
-            time_limit=task.time_limit,
-            environ=environ,
-            code_to=code,
-            trusted=task.trusted,
-        )
-        text = code.read_text(errors="replace") if code.exists() else ""
+    told, code = replay(task.target, interpreter, ReplaySettings(task.time_limit, task.trusted, environ))
     failed = told.signature if told.kind is not None and told.kind.fails else ""
     said = told.cannot_run or failed or "passes"
-    return Observation(
-        failed,
-        told.reproduces,
-        told.cannot_run,
-        said,
-        told.seconds,
-        text,
-        *facts,
-        notes=told.notes,
-    )
+    seen = Observation(failed, told.reproduces, told.cannot_run, said, told.seconds, code, *facts)
+    return replace(seen, notes=told.notes)
 
 
 @lru_cache
-def _asked(python: Path) -> Interpreter:
-    return ask_interpreter(python)
-
-
-@lru_cache
-def about_torch(python: Path) -> Interpreter:
-    """Return what a Python with torch says of itself; unlike a bundle, a script needs no more there."""
-    program = shutil.which(python)
-    if program is None:
-        raise TorchReproError(f"{python} is no program that can be run", next_step="name a python with torch")
-    asked = subprocess.run([program, "-P", "-c", _ABOUT_TORCH], capture_output=True, text=True, timeout=180)
-    if asked.returncode != 0:
-        last = asked.stderr.strip().rpartition("\n")[2]
-        raise TorchReproError(f"{python} cannot import torch ({last})", next_step="name a python with torch")
-    version, torch, commit = json.loads(asked.stdout.rstrip().rpartition("\n")[2])
-    return Interpreter(Path(os.path.abspath(program)), version, torch, commit, "")
+def _interpreter(python: Path, judge: bool) -> Interpreter:
+    return ask_interpreter(python, judge=judge)
 
 
 class KeptRuns:
@@ -188,7 +145,7 @@ def _key(setting: Setting) -> str:
         of = setting.recipe.name
     else:
         try:
-            told = about_torch(setting.python)
+            told = _interpreter(setting.python, False)
             of = f"{told.python} {told.version} {told.torch} {told.commit}"
         except TorchReproError:
             of = str(setting.python)

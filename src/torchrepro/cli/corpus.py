@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -149,7 +150,7 @@ def show(
                 *("yes" if each.replayed.reproduces else "no", f"{each.replayed.seconds:.1f}"),
                 each.replayed.code,
             )
-            for each in replays[-20:]
+            for each in [each for each in replays if not each.kept][-20:]
         ]
         table = Table.of(("torch", "host", "replayed", "reproduces", "seconds", "code"), rows, limit=20)
         print_section(Section(f"{entry.name} ({entry.id})", (Facts.of(facts.items()), table)))
@@ -246,7 +247,7 @@ def _replay(
                 )
             if not done.total:
                 say("nothing was replayed: this shard is empty")
-            code = show_findings(Survey(corpus, [run], accepted), wanted, done)
+            code = show_findings(Survey(corpus, [run], accepted), wanted, done.began)
     raise typer.Exit(code)
 
 
@@ -314,7 +315,7 @@ def merge(
     from torchrepro.corpus.runs import Runs
     from torchrepro.corpus.survey import Survey
 
-    code = 0
+    code, began = 0, time.monotonic()
     with failures_as_lines(as_json=json_, show_traceback=traceback):
         files = Files(findings, junit, html, github, baseline)
         wanted, accepted = Wanted(policy_of(fail_on), files, json=json_), files.accepted()
@@ -328,7 +329,7 @@ def merge(
                 say(f"{path}: {bundles} new bundles, {replays} new replays")
             latest = runs.latest()
             if latest:
-                code = show_findings(Survey(opened, latest, accepted), wanted, runs.progress_of(latest))
+                code = show_findings(Survey(opened, latest, accepted), wanted, began)
             elif json_:
                 print(json.dumps({"corpus": str(corpus), "bundles": opened.count()}))
     raise typer.Exit(code)

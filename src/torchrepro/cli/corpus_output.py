@@ -13,7 +13,6 @@ from torchrepro.nouns.errors import TorchReproError, visible
 
 if TYPE_CHECKING:
     from torchrepro.corpus.baseline import Accepted
-    from torchrepro.corpus.runs import Progress
     from torchrepro.corpus.survey import Survey
 
 _VIOLATED = 1
@@ -69,14 +68,14 @@ def policy_of(text: str) -> frozenset[str]:
     return frozenset(words)
 
 
-def show_findings(survey: Survey, wanted: Wanted, progress: Progress) -> int:
+def show_findings(survey: Survey, wanted: Wanted, began: float) -> int:
     """Print the findings, write the files that were asked for, and return the exit code."""
     from torchrepro.bundle.archive import written_in_one_step
     from torchrepro.corpus import outputs
     from torchrepro.corpus.baseline import updated, write_baseline
     from torchrepro.report.text import print_section
 
-    summary = survey.summary(progress.replays, progress.not_run, time.monotonic() - progress.began)
+    summary = survey.summary(time.monotonic() - began)
     buckets, files = survey.buckets(), wanted.files
     if wanted.json:
         outputs.write_json(sys.stdout, summary, buckets, survey.findings)
@@ -106,13 +105,14 @@ def show_findings(survey: Survey, wanted: Wanted, progress: Progress) -> int:
 
 
 def _print_code(survey: Survey, names: list[str]) -> None:
-    from torchrepro.corpus.code_diff import changed, sides_of, unified
+    from torchrepro.corpus.code_diff import changed, sides_of
+    from torchrepro.engine.generated_code import diff_of_code
 
     shown = False
     for finding in filter(changed, survey.findings()):
         shown = True
         print(f"\n{visible(finding.name)} ({finding.id})")
-        for line in unified(*sides_of(survey.corpus, finding), (names[0], names[1])):
+        for line in diff_of_code(*sides_of(survey.corpus, finding), (names[0], names[1])):
             print(visible(line))
     if not shown:
         print("\nno bundle generates other code")

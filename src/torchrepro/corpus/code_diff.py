@@ -1,4 +1,4 @@
-"""The generated code of two versions of torch: a unified diff for a terminal, two columns for a page."""
+"""The generated code of two versions of torch, side by side."""
 
 from __future__ import annotations
 
@@ -31,11 +31,6 @@ def sides_of(corpus: Corpus, finding: Finding) -> tuple[list[str], list[str]]:
 def _lines(corpus: Corpus, digest: str) -> list[str]:
     path = corpus.code(digest)
     return path.read_text(errors="replace").splitlines()[:_LONGEST] if digest and path.is_file() else []
-
-
-def unified(old: list[str], new: list[str], names: tuple[str, str]) -> Iterator[str]:
-    """Yield the lines of a unified diff."""
-    yield from difflib.unified_diff(old, new, *names, lineterm="", n=_CONTEXT)
 
 
 def two_columns(old: list[str], new: list[str]) -> Iterator[Row]:

@@ -29,18 +29,10 @@ class State(StrEnum):
         return self in (State.REGRESSED, State.FAILS_OTHERWISE, State.STILL_FAILS, State.FLAKY)
 
 
-WORDS = {
-    State.REGRESSED: "regressed",
-    State.FAILS_OTHERWISE: "fails otherwise",
-    State.CANNOT_RUN: "cannot run",
-    State.FLAKY: "flaky",
-    State.STILL_FAILS: "still fails",
-    State.BASELINE_ONLY: "only the baseline fails",
-    State.FIXED: "fixed",
-    State.PASSES: "passes",
+WORDS = {state: state.value.replace("-", " ") for state in State} | {
+    State.BASELINE_ONLY: "only the baseline fails"
 }
-WORDS_OF_TWO = {
-    **WORDS,
+WORDS_OF_TWO = WORDS | {
     State.FAILS_OTHERWISE: "fails on both, other signature",
     State.STILL_FAILS: "fails on both, same signature",
     State.PASSES: "passes on both",
@@ -74,8 +66,11 @@ class Outcome:
     """False: an earlier outcome, of the same code compiled by the same tools."""
 
 
-def outcome_of(replays: Sequence[Replayed], repeat: int) -> Outcome | None:
-    """Return what replays say together; None while more are needed: `repeat`, and two before it passes."""
+def outcome_of(replays: Sequence[Replayed], repeat: int, *, kept: bool = False) -> Outcome | None:
+    """Return what replays say together; None while more are needed: `repeat`, and two before it passes.
+
+    `kept`: they are earlier ones.
+    """
     ran = [each for each in replays if not each.cannot_run]
     failing = [each for each in ran if each.kind is not None and each.kind.fails]
     same = [each for each in failing if each.reproduces]
@@ -87,7 +82,7 @@ def outcome_of(replays: Sequence[Replayed], repeat: int) -> Outcome | None:
     codes = {each.code for each in ran}
     code = codes.pop() if len(codes) == 1 else ""
     shown = (same or failing or ran or list(replays))[0]
-    facts = (len(failing), len(ran), "", seconds, code)
+    facts = (len(failing), len(ran), "", seconds, code, not kept)
     if len(ran) < wanted:
         reasons = [each.cannot_run for each in replays if each.cannot_run]
         return Outcome(Result.CANNOT_RUN, "", len(failing), len(ran), reasons[0], seconds)

@@ -4,7 +4,7 @@
     CORPUS/bundles/ID/entry.json    its name, its bucket, the recorded failure
     CORPUS/bundles/ID/replays.jsonl each finished replay, a line
     CORPUS/code/DIGEST.txt          generated code
-    CORPUS/runs/ID.jsonl            a run and its outcomes (`runs.py`)
+    CORPUS/runs/ID.jsonl            a run, with which interpreters (`runs.py`)
     CORPUS/index.sqlite             all of this, to be searched
 
 The files are the corpus. The index is made again from them where it is missing or damaged. Several processes
@@ -41,12 +41,14 @@ from torchrepro.engine.line_file import append_line, read_lines
 from torchrepro.engine.other_python import Replayed
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.report.bucket import Bucket, bucket_in
-from torchrepro.report.run_files import surroundings_of, verdict_in
+from torchrepro.report.run_files import Surroundings, surroundings_of, verdict_in
 
 _LARGEST_MEMBER = 1 << 40
 _LONGEST_NAME = 200
 _ID = re.compile(r"[0-9a-f]{20}")
 _SECONDS_FOR_LOCK = 60.0
+_FORMAT = 2
+"""Of the tables: an index of another format is made again."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS bundles (
     id TEXT PRIMARY KEY, name TEXT, bucket TEXT, signature TEXT, fails INTEGER, culprit TEXT,
@@ -54,7 +56,7 @@ CREATE TABLE IF NOT EXISTS bundles (
 CREATE INDEX IF NOT EXISTS by_bucket ON bundles (bucket);
 CREATE TABLE IF NOT EXISTS replays (
     id TEXT PRIMARY KEY, bundle TEXT, run TEXT, side INTEGER, host TEXT, tools TEXT, torch TEXT, commit_ TEXT,
-    replayed TEXT, code TEXT, seconds REAL);
+    replayed TEXT, code TEXT, kept INTEGER);
 CREATE INDEX IF NOT EXISTS by_bundle ON replays (bundle, run, side);
 """
 
@@ -89,6 +91,8 @@ class Recorded:
     torch: str
     commit: str
     replayed: Replayed
+    kept: bool = False
+    """It was not run: an earlier replay holds, of the same code compiled by the same tools."""
 
 
 class Corpus:
@@ -131,39 +135,20 @@ class Corpus:
         minimal one. A bundle that was minified or located since gets the bucket that follows from that.
         """
         around = surroundings_of(target)
-        identity = content_digest(around.bundle)
-        home = self._bundles / identity
-        bucket = bucket_in(around)
-        known = self._read(home) if home.is_dir() else None
-        if known is not None:
-            self._copy_in(around.bundle, known)
-            return self._sorted_again(known, bucket), False
-        manifest = read_manifest(around.bundle)
-        verdict = verdict_in(manifest.verdict)
-        expected = manifest.expected.kind if manifest.expected else verdict.kind if verdict else None
-        entry = Entry(
-            identity,
-            _name_of(around.bundle),
-            bucket.fingerprint,
-            bucket.signature,
-            expected is not None and expected.fails,
-            bucket.culprit,
-            manifest.environment.torch if manifest.environment else "",
-            verdict.seconds if verdict is not None else 0.0,
-        )
-        return entry, self._copy_in(around.bundle, entry)
-
-    def _sorted_again(self, entry: Entry, bucket: Bucket) -> Entry:
+        identity, bucket = content_digest(around.bundle), bucket_in(around)
+        known = self._read(self._bundles / identity)
+        entry = known or _entry_of(identity, _name_of(around.bundle), around, bucket)
+        new = self._copy_in(around.bundle, entry)
         if (bucket.graph or bucket.culprit) and bucket.fingerprint != entry.bucket:
             entry = replace(entry, bucket=bucket.fingerprint, culprit=bucket.culprit)
-            with written_in_one_step(self._bundles / entry.id / "entry.json") as file:
+            with written_in_one_step(self._bundles / identity / "entry.json") as file:
                 file.write(_encoded(entry).decode())
             with self.database:
                 self.database.execute(
                     "UPDATE bundles SET bucket = ?, culprit = ? WHERE id = ?",
-                    (entry.bucket, entry.culprit, entry.id),
+                    (entry.bucket, entry.culprit, identity),
                 )
-        return entry
+        return entry, new
 
     def remove(self, identity: str) -> Entry:
         """Remove a bundle, by its id or the beginning of it."""
@@ -180,13 +165,7 @@ class Corpus:
 
     def entry(self, identity: str) -> Entry:
         """Return the entry with an id, or the only one whose id, name or bucket begins so."""
-        found = list(
-            self.entries(
-                "WHERE substr(id, 1, length(?1)) = ?1 OR name = ?1 OR substr(bucket, 1, length(?1)) = ?1 "
-                "ORDER BY id LIMIT 9",
-                identity,
-            )
-        )
+        found = list(self.entries(f"WHERE {NAMED} ORDER BY id LIMIT 9", identity))
         exact = [entry for entry in found if entry.id == identity]
         if len(exact or found) == 1:
             return (exact or found)[0]
@@ -214,7 +193,7 @@ class Corpus:
     # Replays.
 
     def record(self, done: Recorded) -> None:
-        """Keep a finished replay: first in its file, then in the index."""
+        """Store a finished replay: first in its file, then in the index."""
         append_line(self._replays_of(done.bundle), done)
         with self.database:
             self._index_replay(done)
@@ -311,24 +290,16 @@ class Corpus:
         return new
 
     def _read(self, home: Path) -> Entry | None:
-        entry: Entry | None
+        """Return the entry in a directory; if entry.json is lost, the one that follows from the bundle."""
         try:
             entry = msgspec.json.decode(read_small_file(home / "entry.json"), type=Entry)
         except (OSError, msgspec.MsgspecError, ValueError):
-            entry = self._restored(home)
-        return entry if entry is not None and entry.id == home.name else None
-
-    def _restored(self, home: Path) -> Entry | None:
-        """Return the entry of a bundle whose entry.json is lost, from the bundle alone."""
-        try:
-            around = surroundings_of(home / "bundle")
-            bucket, manifest = bucket_in(around), read_manifest(around.bundle)
-        except (TorchReproError, OSError):
-            return None
-        kind = manifest.expected.kind if manifest.expected else None
-        return Entry(
-            home.name, home.name, bucket.fingerprint, bucket.signature, kind is not None and kind.fails
-        )
+            try:
+                around = surroundings_of(home / "bundle")
+                entry = _entry_of(home.name, home.name, around, bucket_in(around))
+            except (TorchReproError, OSError):
+                return None
+        return entry if entry.id == home.name else None
 
     def _put(self, entry: Entry) -> None:
         with self.database:
@@ -346,10 +317,10 @@ class Corpus:
             "INSERT OR IGNORE INTO replays VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *(done.id, done.bundle, done.run, done.side, done.host, done.tools, done.torch, done.commit),
-                *(_encoded(replayed).decode(), replayed.code, replayed.seconds),
+                *(_encoded(replayed).decode(), replayed.code, done.kept),
             ),
         )
-        if replayed.seconds:
+        if replayed.seconds and not done.kept:
             self.database.execute(
                 "UPDATE bundles SET seconds = ? WHERE id = ?", (replayed.seconds, done.bundle)
             )
@@ -364,7 +335,7 @@ class Corpus:
                 next_step="check its permissions, and that the disk has room",
             ) from exc
         except sqlite3.DatabaseError as exc:
-            self.notes.append(f"the index was damaged ({exc}) and is made again from the bundles")
+            self.notes.append(f"the index cannot be read ({exc}) and is made again from the bundles")
             for suffix in ("", "-wal", "-shm"):
                 with suppress(OSError):
                     os.replace(f"{self._path}{suffix}", f"{self._path}.damaged{suffix}")
@@ -375,6 +346,8 @@ class Corpus:
         return database
 
 
+NAMED = "?1 != '' AND (substr(id, 1, length(?1)) = ?1 OR name = ?1 OR substr(bucket, 1, length(?1)) = ?1)"
+"""Of SQL: a bundle with this id, name or bucket, or one that begins so."""
 _COLUMNS = "id, name, bucket, signature, fails, culprit, torch, seconds"
 
 
@@ -391,6 +364,19 @@ def entry_of(row: Sequence[Any]) -> Entry:
     return Entry(row[0], row[1], row[2], row[3], bool(row[4]), row[5], row[6], row[7])
 
 
+def _entry_of(identity: str, name: str, around: Surroundings, bucket: Bucket) -> Entry:
+    manifest = read_manifest(around.bundle)
+    verdict = verdict_in(manifest.verdict)
+    expected = manifest.expected.kind if manifest.expected else verdict.kind if verdict else None
+    return Entry(
+        *(identity, name, bucket.fingerprint, bucket.signature),
+        expected is not None and expected.fails,
+        bucket.culprit,
+        manifest.environment.torch if manifest.environment else "",
+        verdict.seconds if verdict is not None else 0.0,
+    )
+
+
 def _connected(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path, timeout=_SECONDS_FOR_LOCK)
     try:
@@ -399,7 +385,10 @@ def _connected(path: Path) -> sqlite3.Connection:
         found = database.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":
             raise sqlite3.DatabaseError(found)
-        database.executescript(_TABLES)
+        tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if tables and database.execute("PRAGMA user_version").fetchone()[0] != _FORMAT:
+            raise sqlite3.DatabaseError("another version of torchrepro has written it")
+        database.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {_FORMAT}; COMMIT;")
     except sqlite3.Error:
         database.close()
         raise

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import platform
-import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from torchrepro.engine.other_python import Interpreter, Replayed, generate, replay
+from torchrepro.engine.generated_code import digest_code
+from torchrepro.engine.other_python import Interpreter, Replayed, ReplaySettings, generate, replay
 from torchrepro.nouns.environment import cpu_name, cxx_version
 
 
@@ -22,8 +22,7 @@ class Request:
     interpreter: Interpreter
     side: int
     only_code: bool
-    time_limit: float | None
-    trusted: tuple[str, ...]
+    how: ReplaySettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +40,11 @@ class Answer:
 
 def run_request(request: Request) -> Answer:
     """Run a request in a fresh process with fresh caches, and wait for it. Never raises."""
-    with tempfile.TemporaryDirectory(prefix="torchrepro-corpus-", ignore_cleanup_errors=True) as directory:
-        code_to = Path(directory) / "code.txt"
-        how = {"time_limit": request.time_limit, "trusted": request.trusted, "code_to": code_to}
-        if request.only_code:
-            replayed = Replayed(code=generate(request.path, request.interpreter, **how))  # type: ignore[arg-type]
-        else:
-            replayed = replay(request.path, request.interpreter, **how)  # type: ignore[arg-type]
-        code = code_to.read_text(errors="replace") if code_to.exists() else ""
+    if request.only_code:
+        code = generate(request.path, request.interpreter, request.how)
+        replayed = Replayed(code=digest_code(code))
+    else:
+        replayed, code = replay(request.path, request.interpreter, request.how)
     return Answer(request, replayed, code, platform.node(), tools_of(request.interpreter))
 
 

@@ -12,7 +12,7 @@ from torchrepro.corpus.findings import Counted, Finding, State, Summary
 from torchrepro.nouns import __version__
 from torchrepro.nouns.errors import visible
 from torchrepro.nouns.sections import Facts, Section, Table, Tone, counted, notes
-from torchrepro.report.markdown import code
+from torchrepro.report.markdown import code, table_of
 
 Findings = Callable[[], Iterator[Finding]]
 """Yields the findings from the start, each time that it is called: they are not held in memory."""
@@ -120,18 +120,11 @@ def write_github(
     summary: Summary, buckets: list[Counted], findings: Findings, file: TextIO, environ: Mapping[str, str]
 ) -> None:
     """Append to the summary of the step, and print an annotation for each of the worst findings."""
-    section = section_of(summary, [])
+    section = section_of(summary, buckets)
     lines = [f"### torchrepro corpus: {section.title}", ""]
     lines += [f"- {each}" for each in map(str, summary.interpreters)]
     lines += [f"- {summary.replays} replays, {ISOLATION}", ""]
-    if buckets:
-        lines += [
-            "| state | bundles | bucket | for example | signature |",
-            "| --- | ---: | --- | --- | --- |",
-        ]
-    for row in buckets[:_ROWS]:
-        cells = (code(cell.replace("|", "¦")) for cell in (row.bucket, row.example, row.signature))
-        lines.append(f"| {summary.words[row.state]} | {row.count} | {' | '.join(cells)} |")
+    lines += [table_of(part) for part in section.parts if isinstance(part, Table) and part.rows]
     lines += ["", *(f"- {code(note)}" for note in summary.notes)]
     target = environ.get("GITHUB_STEP_SUMMARY", "")
     if target:

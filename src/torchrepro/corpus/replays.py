@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import heapq
 import json
-import platform
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
 
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.corpus.findings import Outcome, Result, outcome_of
-from torchrepro.corpus.index import Corpus, Recorded
+from torchrepro.corpus.index import NAMED, Corpus, Recorded
 from torchrepro.corpus.job import Answer, Request, run_request, tools_of
 from torchrepro.corpus.runs import Progress, Run, Runs
-from torchrepro.engine.other_python import Interpreter, end_replays
+from torchrepro.engine.other_python import Interpreter, Replayed, ReplaySettings, end_replays
 from torchrepro.engine.remote.carried import submit_with
 from torchrepro.nouns.errors import TorchReproError
 
@@ -93,7 +92,7 @@ def replay_corpus(
 
 def shard_of(corpus: Corpus, index: int, count: int, *, only: str = "") -> list[str]:
     """Return the ids of shard `index` of `count`: the same on every machine with the same corpus."""
-    where = "WHERE substr(id, 1, length(?1)) = ?1 OR name = ?1 OR bucket = ?1" if only else ""
+    where = f"WHERE {NAMED}" if only else ""
     rows = corpus.database.execute(f"SELECT id, seconds FROM bundles {where}", (only,) if only else ())
     return balanced(rows.fetchall(), index, count)
 
@@ -161,18 +160,16 @@ class _Work:
         asked = (
             self._request(identity, only_code=True)
             for identity in chosen
-            if self._outcome(identity) is None
-            and self._gated(identity) is None
-            and self._earlier(identity) is not None
+            if self._outcome(identity) is None and self._gated(identity) is None and self._earlier(identity)
         )
         for answer in self._answers(asked):
             identity, code = answer.request.bundle, answer.replayed.code
             self.corpus.keep_code(code, answer.code)
             self.runs.gate(self.run, identity, self.side, code)
             earlier = self._earlier(identity, answer.tools)
-            if earlier is not None and code and earlier.code == code:
-                self.runs.settle(self.run, identity, self.side, replace(earlier, replayed=False), answer.host)
-                self.progress.not_run += 1
+            if code and {each.code for each in earlier if not each.cannot_run} == {code}:
+                for each in earlier:
+                    self._record(answer, each, kept=True)
                 self.progress.done += 1
             self._tell("")
 
@@ -187,8 +184,7 @@ class _Work:
 
         def requests() -> Iterator[Request]:
             for identity in waiting:
-                if not self._decided(identity):
-                    yield self._request(identity)
+                yield self._request(identity)
             while again:
                 yield self._request(again.pop())
 
@@ -197,31 +193,20 @@ class _Work:
             under_way = False
             for answer in self._answers(requests()):
                 under_way = True
-                self._record(answer)
-                if not self._decided(answer.request.bundle, answer.host):
-                    again.append(answer.request.bundle)
+                self.corpus.keep_code(answer.replayed.code, answer.code)
+                self._record(answer, answer.replayed)
+                self.progress.replays += 1
+                identity = answer.request.bundle
+                if self._outcome(identity) is None:
+                    again.append(identity)
+                else:
+                    self.progress.done += 1
+                    self._tell("")
 
-    def _decided(self, identity: str, host: str = "") -> bool:
-        """Settle a bundle whose replays suffice."""
-        replays = self.corpus.replays(self.run.id, identity, self.side)
-        outcome = outcome_of(replays, self.plan.repeat) if replays else None
-        if outcome is None:
-            return False
-        self.runs.settle(self.run, identity, self.side, outcome, host or platform.node())
-        self.progress.done += 1
-        self._tell("")
-        return True
-
-    def _record(self, answer: Answer) -> None:
-        request, version = answer.request, answer.request.interpreter
-        self.corpus.keep_code(answer.replayed.code, answer.code)
-        self.corpus.record(
-            Recorded(
-                *(new_run_id(), request.bundle, self.run.id, self.side, answer.host, answer.tools),
-                *(version.torch, version.commit, answer.replayed),
-            )
-        )
-        self.progress.replays += 1
+    def _record(self, answer: Answer, replayed: Replayed, *, kept: bool = False) -> None:
+        version, place = answer.request.interpreter, (answer.request.bundle, self.run.id, self.side)
+        tools = (answer.host, answer.tools, version.torch, version.commit)
+        self.corpus.record(Recorded(new_run_id(), *place, *tools, replayed, kept))
 
     def _answers(self, requests: Iterator[Request]) -> Iterator[Answer]:
         """Yield answers as they come, with at most twice as many requests under way as there are jobs."""
@@ -245,7 +230,7 @@ class _Work:
     def _request(self, identity: str, *, only_code: bool = False) -> Request:
         return Request(
             *(identity, self.corpus.bundle(identity).absolute(), self.interpreter, self.side, only_code),
-            *(self.plan.time_limit, self.plan.trusted),
+            ReplaySettings(self.plan.time_limit, self.plan.trusted),
         )
 
     def _outcome(self, identity: str) -> Outcome | None:
@@ -254,20 +239,19 @@ class _Work:
     def _gated(self, identity: str) -> str | None:
         return self.runs.gated(self.run, identity, self.side)
 
-    def _earlier(self, identity: str, tools: str = "") -> Outcome | None:
-        """Return the outcome to compare with: the baseline's of this run, else the last of any run.
+    def _earlier(self, identity: str, tools: str = "") -> list[Replayed]:
+        """Return the replays to compare with: the baseline's of this run, else the last of any run.
 
         Only where code was generated, by the same tools, as often as asked for, and not by chance.
         """
-        rows = self.corpus.database.execute(
+        row = self.corpus.database.execute(
             "SELECT run, side FROM replays WHERE bundle = ? AND tools = ? AND code != '' "
             "AND NOT (run = ? AND side = ?) ORDER BY (run = ?) DESC, id DESC LIMIT 1",
             (identity, tools or tools_of(self.interpreter), self.run.id, self.side, self.run.id),
         ).fetchone()
-        if rows is None:
-            return None
-        outcome = outcome_of(self.corpus.replays(rows[0], identity, rows[1]), self.plan.repeat)
-        return outcome if outcome is not None and outcome.result in _TELLING and outcome.code else None
+        replays = self.corpus.replays(row[0], identity, row[1]) if row is not None else []
+        outcome = outcome_of(replays, self.plan.repeat) if replays else None
+        return replays if outcome is not None and outcome.result in _TELLING and outcome.code else []
 
     def _tell(self, doing: str) -> None:
         self.progress.doing = doing or self.progress.doing

@@ -1,7 +1,8 @@
-"""The runs of a corpus: what was replayed with which interpreters, and the outcome of each bundle.
+"""The runs of a corpus: what was replayed with which interpreters.
 
-`CORPUS/runs/ID.jsonl` has the run in its first line and an outcome in each other; the tables of the index are
-made again from these files. Runs of shards with the same settings are shown as one after `corpus merge`.
+The outcome of a bundle follows from its replays in the run. `CORPUS/runs/ID.jsonl` has the run; the tables of
+the index are made again from these files. Runs of shards with the same settings are shown as one after
+`corpus merge`.
 """
 
 from __future__ import annotations
@@ -10,25 +11,23 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 import msgspec
 
 from torchrepro.bundle.archive import new_run_id
-from torchrepro.corpus.findings import Outcome
+from torchrepro.corpus.findings import Outcome, outcome_of
 from torchrepro.corpus.index import Corpus, Entry, entry_of
 from torchrepro.engine.line_file import append_line, decode, read_lines
-from torchrepro.engine.other_python import Interpreter
+from torchrepro.engine.other_python import Interpreter, Replayed
 from torchrepro.ranks.process import answers
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS runs (
     id TEXT PRIMARY KEY, run TEXT, resume TEXT, host TEXT, pid INTEGER, finished INTEGER) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS outcomes (
-    run TEXT, bundle TEXT, side INTEGER, outcome TEXT, host TEXT, PRIMARY KEY (run, bundle, side)
-    ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS gates (
     run TEXT, bundle TEXT, side INTEGER, code TEXT, PRIMARY KEY (run, bundle, side)) WITHOUT ROWID;
 """
@@ -50,14 +49,6 @@ class Run:
         return f"{versions} {self.repeat} {self.shard[1]}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Settled:
-    bundle: str
-    side: int
-    outcome: Outcome
-    host: str
-
-
 @dataclass(slots=True)
 class Progress:
     """How far a run is: for the user's screen."""
@@ -65,7 +56,6 @@ class Progress:
     total: int = 0
     done: int = 0
     replays: int = 0
-    not_run: int = 0
     doing: str = ""
     began: float = field(default_factory=time.monotonic)
 
@@ -126,18 +116,10 @@ class Runs:
             self._database.execute("UPDATE runs SET finished = 1 WHERE id = ?", (run.id,))
             self._database.execute("DELETE FROM gates WHERE run = ?", (run.id,))
 
-    def settle(self, run: Run, bundle: str, side: int, outcome: Outcome, host: str) -> None:
-        """Keep the outcome of a bundle with one interpreter: in the file, then in the index."""
-        settled = _Settled(bundle, side, outcome, host)
-        append_line(self._file(run.id), settled)
-        with self._database:
-            self._insert(run.id, settled)
-
     def outcome(self, run: Run, bundle: str, side: int) -> Outcome | None:
-        row = self._database.execute(
-            "SELECT outcome FROM outcomes WHERE run = ? AND bundle = ? AND side = ?", (run.id, bundle, side)
-        ).fetchone()
-        return None if row is None else msgspec.json.decode(row[0], type=Outcome)
+        """Return what the replays of a bundle say; None while more are needed."""
+        replays = self.corpus.replays(run.id, bundle, side)
+        return outcome_of(replays, run.repeat) if replays else None
 
     def gate(self, run: Run, bundle: str, side: int, code: str) -> None:
         """Keep the digest of the code that would be generated; empty if that is unknown."""
@@ -157,18 +139,31 @@ class Runs:
 
         Bundles are in the order of their ids.
         """
-        sides = len(runs[0].interpreters)
+        by_id = {run.id: run for run in runs}
         marks = ", ".join("?" * len(runs))
-        rows = self._database.execute(
+        found = self._database.execute(
             "SELECT b.id, b.name, b.bucket, b.signature, b.fails, b.culprit, b.torch, b.seconds, "
-            "f.outcome, l.outcome, l.host FROM outcomes l "
-            "JOIN outcomes f ON f.run = l.run AND f.bundle = l.bundle AND f.side = 0 "
-            f"JOIN bundles b ON b.id = l.bundle WHERE l.run IN ({marks}) AND l.side = ? ORDER BY b.id, l.run",
-            (*(run.id for run in runs), sides - 1),
+            "r.run, r.side, r.host, r.kept, r.replayed FROM replays r JOIN bundles b ON b.id = r.bundle "
+            f"WHERE r.run IN ({marks}) ORDER BY b.id, r.run, r.side, r.id",
+            tuple(by_id),
         )
-        for row in rows:
-            outcomes = tuple(msgspec.json.decode(text, type=Outcome) for text in row[10 - sides : 10])
-            yield entry_of(row), outcomes, row[10]
+        for _, group in groupby(found, key=lambda row: (row[0], row[8])):
+            rows = list(group)
+            run, host = by_id[rows[0][8]], rows[-1][10]
+            outcomes = []
+            for _, own in groupby(rows, key=lambda row: row[9]):
+                kept, texts = zip(*(row[11:] for row in own), strict=True)
+                replays = [decode(text, Replayed) for text in texts]
+                outcomes.append(outcome_of(replays, run.repeat, kept=any(kept)))
+            known = tuple(each for each in outcomes if each is not None)
+            if len(known) == len(run.interpreters):
+                yield entry_of(rows[0]), known, host
+
+    def replays(self, runs: Sequence[Run]) -> int:
+        """Return how many replays have been made in runs."""
+        marks = ", ".join("?" * len(runs))
+        count = f"SELECT count(*) FROM replays WHERE NOT kept AND run IN ({marks})"
+        return int(self._database.execute(count, [run.id for run in runs]).fetchone()[0])
 
     def latest(self) -> list[Run]:
         """Return the last run of the corpus; if it was of a shard, the last runs of the other shards too."""
@@ -179,26 +174,6 @@ class Runs:
             if run.key == runs[0].key:
                 found.setdefault(run.shard, run)
         return list(found.values())
-
-    def progress_of(self, runs: Sequence[Run]) -> Progress:
-        """Return how many replays runs have made, and what they have not run."""
-        marks = ", ".join("?" * len(runs))
-        ids = [run.id for run in runs]
-        count = f"SELECT count(*) FROM replays WHERE run IN ({marks})"
-        progress = Progress(replays=self._database.execute(count, ids).fetchone()[0])
-        for _, outcomes, _ in self.outcomes(runs):
-            progress.total += len(outcomes)
-            progress.not_run += sum(not outcome.replayed for outcome in outcomes)
-        return progress
-
-    def hosts(self, runs: Sequence[Run]) -> list[tuple[str, int, int]]:
-        """Return each host with the failing outcomes of the last interpreter, and all of them."""
-        counts: dict[str, list[int]] = {}
-        for _, outcomes, host in self.outcomes(runs):
-            row = counts.setdefault(host, [0, 0])
-            row[0] += outcomes[-1].result.value != "passes"
-            row[1] += 1
-        return [(host, *row) for host, row in counts.items()]  # type: ignore[misc]
 
     def merge(self, other: Path) -> None:
         """Take over the runs of another corpus."""
@@ -215,36 +190,23 @@ class Runs:
         return self._directory / f"{run}.jsonl"
 
     def _index(self, path: Path) -> None:
-        run = next(read_lines(path, Run), None)
-        if run is None:
-            return  # it was killed before its first line was complete
-        with self._database:
-            self._database.execute(
-                "INSERT OR IGNORE INTO runs VALUES (?, ?, '', '', 0, 1)", (run.id, _encoded(run))
-            )
-            for settled in read_lines(path, _Settled):
-                self._insert(run.id, settled)
-
-    def _insert(self, run: str, settled: _Settled) -> None:
-        self._database.execute(
-            "INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?, ?)",
-            (
-                *(run, settled.bundle, settled.side),
-                *(msgspec.json.encode(settled.outcome).decode(), settled.host),
-            ),
-        )
+        for run in read_lines(path, Run):
+            with self._database:
+                self._database.execute(
+                    "INSERT OR IGNORE INTO runs VALUES (?, ?, '', '', 0, 1)", (run.id, _encoded(run))
+                )
 
 
 def _encoded(run: Run) -> str:
     return msgspec.json.encode(run, enc_hook=str).decode()  # a path is text
 
 
-def warning_about_hosts(rows: Sequence[tuple[str, int, int]]) -> str:
-    """Return a warning where one host of several has most failures; `rows`: host, failures, bundles."""
-    failures, bundles = sum(row[1] for row in rows), sum(row[2] for row in rows)
-    if len(rows) < 2 or failures < 8:
+def warning_about_hosts(hosts: Mapping[str, tuple[int, int]]) -> str:
+    """Return a warning where one host of several has most failures; `hosts`: failures, bundles."""
+    failures, bundles = (sum(counts) for counts in zip(*hosts.values(), strict=True))
+    if len(hosts) < 2 or failures < 8:
         return ""
-    host, most, own = max(rows, key=lambda row: row[1])
+    host, (most, own) = max(hosts.items(), key=lambda row: row[1])
     if most < 0.8 * failures or own > 0.8 * bundles:
         return ""
     return (

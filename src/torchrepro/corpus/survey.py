@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -60,21 +61,27 @@ class Survey:
         order = list(State)
         return sorted(rows.values(), key=lambda row: (order.index(row.state), -row.count, row.bucket))
 
-    def summary(self, replays: int, not_run: int, seconds: float) -> Summary:
-        states: dict[State, int] = {}
+    def summary(self, seconds: float) -> Summary:
+        """Count the findings by state, by host, and those that rest on earlier replays."""
+        states: Counter[State] = Counter()
+        hosts: dict[str, tuple[int, int]] = {}
         expired: list[str] = []
+        not_run = 0
         for each in self.findings():
-            states[each.state] = states.get(each.state, 0) + 1
+            states[each.state] += 1
+            not_run += sum(not outcome.replayed for outcome in each.outcomes)
+            failures, bundles = hosts.get(each.host, (0, 0))
+            silent = each.outcomes[-1].result is Result.PASSES
+            hosts[each.host] = (failures + (not silent), bundles + 1)
             if each.expired and len(expired) < 20:
                 expired.append(f"the baseline's entry for {each.name} ({each.id}) expired on {each.expired}")
         shards = sorted(f"{run.shard[0]}/{run.shard[1]}" for run in self.runs if run.shard[1] > 1)
-        warning = warning_about_hosts(Runs(self.corpus).hosts(self.runs))
-        order = list(State)
+        warning = warning_about_hosts(hosts)
         return Summary(
             str(self.corpus.directory),
             self.runs[0].interpreters,
-            dict(sorted(states.items(), key=lambda row: order.index(row[0]))),
-            *(replays, not_run, seconds, ", ".join(shards)),
+            {state: states[state] for state in State if state in states},
+            *(Runs(self.corpus).replays(self.runs), not_run, seconds, ", ".join(shards)),
             (*self.corpus.notes, *expired, *([warning] if warning else [])),
         )
 

@@ -8,9 +8,10 @@ which change from release to release and do not change what is computed.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _BOILERPLATE = re.compile(
     r"(?:from \S+ import |import |\w+ = torch\.[\w.]+$|async_compile = |del async_compile)"
@@ -47,6 +48,11 @@ def normalise_code(code: str) -> str:
         return f"{match[1]}_{numbers.setdefault(match.group(), len(numbers))}"
 
     return _KERNEL.sub(renumbered, text) + "\n"
+
+
+def diff_of_code(before: Sequence[str], after: Sequence[str], names: tuple[str, str]) -> list[str]:
+    """Return the lines of a unified diff of two texts of generated code; none if they are equal."""
+    return list(difflib.unified_diff(before, after, *names, lineterm=""))
 
 
 def join_code(codes: Iterable[str]) -> str:

@@ -16,7 +16,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -33,6 +32,7 @@ from torchrepro.engine.processes.fresh_process import (
     run_isolated,
     understood,
 )
+from torchrepro.engine.processes.limits import MARK, owned_directory
 from torchrepro.engine.processes.signals import die_with, handling, leave
 from torchrepro.engine.sandbox.chosen import USES_SEED, make_seed
 from torchrepro.engine.search.run_directory import seed_here
@@ -51,7 +51,8 @@ if sys.version_info >= (3, 11):
     try:
         import torch
         answer.update(torch=str(torch.__version__), commit=str(torch.version.git_version or ""))
-        import torchrepro.cli.app, torchrepro.engine.other_python, torchrepro.execute.judge_repro
+        if sys.argv[1:]:
+            import torchrepro.cli.app, torchrepro.engine.other_python, torchrepro.execute.judge_repro
         from importlib import metadata
         names = {"triton", "pytorch-triton", "triton-windows"}
         found = [each.version for each in metadata.distributions() if each.name in names]
@@ -94,8 +95,21 @@ class Replayed:
     notes: tuple[str, ...] = field(default=())
 
 
-def ask_interpreter(python: Path) -> Interpreter:
-    """Return what a Python says of itself; raise if torch, or what torchrepro needs, is missing there."""
+@dataclass(frozen=True, slots=True)
+class ReplaySettings:
+    """How a bundle is run with another interpreter."""
+
+    time_limit: float | None = None
+    trusted: tuple[str, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """Has precedence over the variables that the bundle recorded."""
+
+
+_USUAL = ReplaySettings()
+
+
+def ask_interpreter(python: Path, *, judge: bool = True) -> Interpreter:
+    """Return what a Python says of itself; raise if torch is missing there, or what the `judge` needs."""
     found = shutil.which(python) or shutil.which(python.absolute())
     if found is None:
         raise TorchReproError(
@@ -103,11 +117,11 @@ def ask_interpreter(python: Path) -> Interpreter:
             next_step="name the python of an environment with torch",
         )
     program = Path(os.path.abspath(found))  # not resolved: the python of a venv is a link
-    with _own_package() as path:
+    with owned_directory("torchrepro-package-") as directory:
         try:
             asked = subprocess.run(
-                [program, "-P", "-c", _QUESTION],
-                env={**os.environ, "PYTHONPATH": path},
+                [program, "-P", "-c", _QUESTION, *(["judge"] if judge else [])],
+                env={**os.environ, "PYTHONPATH": _path_to_own_package(directory)},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -139,103 +153,70 @@ def ask_interpreter(python: Path) -> Interpreter:
     return Interpreter(program, version, answer["torch"], answer["commit"], answer["triton"])
 
 
-def replay(
-    bundle: Path,
-    interpreter: Interpreter,
-    *,
-    time_limit: float | None = None,
-    environ: Mapping[str, str] | None = None,
-    code_to: Path | None = None,
-    trusted: tuple[str, ...] = (),
-) -> Replayed:
+def replay(bundle: Path, interpreter: Interpreter, how: ReplaySettings = _USUAL) -> tuple[Replayed, str]:
     """Run a bundle with an interpreter, in a fresh process with fresh compile caches.
 
-    Whatever keeps it from running is in `Replayed.cannot_run`, never an exception. `code_to` is a file for
-    the normalised code. `environ` has precedence over the variables that the bundle recorded.
+    Return what became of it, and the normalised generated code. Whatever keeps it from running is in
+    `Replayed.cannot_run`, never an exception.
     """
     try:
-        answer = _ask("replay_here", bundle, interpreter, time_limit, environ, trusted, code_to)
+        answer, code = _ask("replay_here", bundle, interpreter, how)
     except (TorchReproError, HarnessError, OSError) as exc:
-        return Replayed(cannot_run=str(exc).partition("\n")[0])
-    return understood(answer, Replayed, strict=False)
+        return Replayed(cannot_run=str(exc).partition("\n")[0]), ""
+    return understood(answer, Replayed, strict=False), code
 
 
-def generate(
-    bundle: Path,
-    interpreter: Interpreter,
-    *,
-    time_limit: float | None = None,
-    environ: Mapping[str, str] | None = None,
-    code_to: Path | None = None,
-    trusted: tuple[str, ...] = (),
-) -> str:
-    """Return the digest of the code that would be generated, and compile and run none of it.
+def generate(bundle: Path, interpreter: Interpreter, how: ReplaySettings = _USUAL) -> str:
+    """Return the normalised code that would be generated, and compile and run none of it.
 
-    Empty where that is known only after a run: then `replay`, whose digest is of the same text.
+    Empty where that is known only after a run: then `replay`, whose code is the same.
     """
     try:
-        return str(_ask("generate_here", bundle, interpreter, time_limit, environ, trusted, code_to))
+        return _ask("generate_here", bundle, interpreter, how)[1]
     except (TorchReproError, HarnessError, OSError):
         return ""
 
 
-def _ask(
-    function: str,
-    bundle: Path,
-    interpreter: Interpreter,
-    time_limit: float | None,
-    environ: Mapping[str, str] | None,
-    trusted: tuple[str, ...],
-    code_to: Path | None,
-) -> Any:
-    payload = {
-        "bundle": str(bundle.absolute()),
-        "time_limit": time_limit,
-        "trusted": list(trusted),
-        "code_to": str(code_to.absolute()) if code_to is not None else "",
-        "parent": os.getpid(),
-        "environ": dict(environ or {}),
-    }
-    with _fresh_caches() as caches, _running.one() as started:
+def _ask(function: str, bundle: Path, interpreter: Interpreter, how: ReplaySettings) -> tuple[Any, str]:
+    """Run a function below in the interpreter; return its answer, and the code that it has written."""
+    with owned_directory("torchrepro-replay-") as directory, _running.one() as started:
+        code = directory / "code.txt"
+        warm = cache_directory() / "warm"
+        warm.mkdir(parents=True, exist_ok=True)
+        (directory / "warm").symlink_to(warm.absolute())
+        payload = {
+            **asdict(how),
+            "bundle": str(bundle.absolute()),
+            "code_to": str(code),
+            "parent": os.getpid(),
+        }
+        own = {
+            "PYTHONPATH": _path_to_own_package(directory),
+            "TORCHREPRO_CACHE_DIR": str(directory),
+            "TRITON_CACHE_DIR": f"{directory}/triton",
+            MARK: directory.name,
+        }
         outcome = run_isolated(
             f"{__name__}:{function}",
             payload,
             time_limit=_LONGEST,
-            environ={**(environ or {}), **caches},
+            environ={**how.environ, **own},
             python=str(interpreter.python),
             on_start=started,
         )
-    raise_reported(outcome)
-    if outcome.result is None:
-        raise TorchReproError(f"its process died ({outcome.death})")
-    return outcome.result
+        raise_reported(outcome)
+        if outcome.result is None:
+            raise TorchReproError(f"its process died ({outcome.death})")
+        return outcome.result, code.read_text(errors="replace") if code.exists() else ""
 
 
-@contextmanager
-def _own_package() -> Iterator[str]:
-    """Yield a value of PYTHONPATH with which another interpreter finds this torchrepro and nothing else."""
-    with tempfile.TemporaryDirectory(prefix="torchrepro-package-") as directory:
-        (Path(directory) / "torchrepro").symlink_to(Path(__file__).resolve().parents[1])
-        others = os.environ.get("PYTHONPATH", "")
-        yield f"{directory}{os.pathsep}{others}" if others else directory
-
-
-@contextmanager
-def _fresh_caches() -> Iterator[dict[str, str]]:
-    """Yield the environment of one replay; its directories are removed afterwards."""
-    with (
-        _own_package() as path,
-        tempfile.TemporaryDirectory(prefix="torchrepro-replay-", ignore_cleanup_errors=True) as directory,
-    ):
-        caches = Path(directory)
-        warm = cache_directory() / "warm"
-        warm.mkdir(parents=True, exist_ok=True)
-        (caches / "warm").symlink_to(warm.absolute())
-        yield {
-            "PYTHONPATH": path,
-            "TORCHREPRO_CACHE_DIR": directory,
-            "TRITON_CACHE_DIR": f"{directory}/triton",
-        }
+def _path_to_own_package(directory: Path) -> str:
+    """Return a PYTHONPATH with which another interpreter finds this torchrepro and nothing else of here."""
+    place = directory / "package"
+    place.mkdir()
+    (place / "torchrepro").symlink_to(Path(__file__).resolve().parents[1])
+    others = os.environ.get("PYTHONPATH", "")
+    return f"{place}{os.pathsep}{others}" if others else str(place)
 
 
 # In the other interpreter.
@@ -267,17 +248,17 @@ def replay_here(payload: Mapping[str, Any], phase: object) -> dict[str, Any]:
             checked.reproduces,
             "" if verdict.testable and not killed else f"{verdict}",
             round(verdict.seconds, 3),
-            _keep_code(codes, payload["code_to"]),
+            _write_code(codes, payload["code_to"]),
             (*verdict.notes, *([f"run in a sandbox: {checked.sandbox}"] if checked.sandbox else [])),
         )
     )
 
 
-def generate_here(payload: Mapping[str, Any], phase: object) -> str:
+def generate_here(payload: Mapping[str, Any], phase: object) -> bool:
     """Generate code: the job of `generate`, in a process of the other interpreter."""
     with _work_for(payload) as bundle:
         codes = generate_code(bundle, time_limit=payload["time_limit"], trusted=tuple(payload["trusted"]))
-    return _keep_code(codes, payload["code_to"])
+    return bool(_write_code(codes, payload["code_to"]))
 
 
 @contextmanager
@@ -295,9 +276,10 @@ def _work_for(payload: Mapping[str, Any]) -> Iterator[Path]:
         yield bundle
 
 
-def _keep_code(codes: list[str], path: str) -> str:
+def _write_code(codes: list[str], path: str) -> str:
+    """Write the normalised code to a file, and return its digest."""
     text = join_code(codes)
-    if path and text:
+    if text:
         Path(path).write_text(text, errors="replace")
     return digest_code(text)
 

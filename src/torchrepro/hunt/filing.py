@@ -12,7 +12,7 @@ import msgspec
 from torchrepro.bundle.manifest import Manifest
 from torchrepro.bundle.read import read_graph_text, read_manifest
 from torchrepro.engine.check_bundle import ask_about_bundle
-from torchrepro.engine.other_python import ask_interpreter, replay
+from torchrepro.engine.other_python import ReplaySettings, ask_interpreter, replay
 from torchrepro.engine.processes.fresh_process import understood
 from torchrepro.engine.search.run_directory import write_json
 from torchrepro.hunt.buckets import BucketDirectory, read
@@ -185,7 +185,7 @@ def _repeats(minimal: Path, on_phase: OnPhase) -> Criterion:
     interpreter = ask_interpreter(Path(sys.executable))
     for number in range(1, _RUNS + 1):
         on_phase(f"fresh run {number} of {_RUNS}")
-        run = replay(minimal, interpreter, time_limit=_SECONDS)
+        run, _ = replay(minimal, interpreter, ReplaySettings(_SECONDS))
         if run.cannot_run:
             return Criterion(name, None, f"unknown: {run.cannot_run}")
         if not run.reproduces:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from torchrepro.bundle.read import read_small_file
+from torchrepro.bundle.read import read_manifest, read_small_file
 from torchrepro.bundle.tensors import available_device, parse_device
 from torchrepro.graph_text.parser import read_graph
 from torchrepro.graph_text.syntax import unused_name
@@ -32,7 +33,7 @@ from torchrepro.interchange.artefact import (
 )
 from torchrepro.interchange.find_artefacts import Payload
 from torchrepro.interchange.read_artefact import read_artefact
-from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.errors import BundleError, TorchReproError
 from torchrepro.nouns.repro import Ambient, Autocast, Compiler, Place, Repro, Symbol, telling_environment
 from torchrepro.nouns.verdict import Kind, Signature
 from torchrepro.script.save_bundle import save_bundle
@@ -44,6 +45,57 @@ _LARGEST_MODULES = 1 << 30
 _DEBUGGING = re.compile(r"(TORCHDYNAMO_REPRO_|TORCH_COMPILE_DEBUG|TORCH_TRACE|TORCH_LOGS).*")
 _DEBUG_SETTING = re.compile(r"(trace\.|debug|repro_|verbose|.*log|generate_intermediate_hooks).*")
 _UNSAID = "the artefact does not say how it failed: torchrepro check tells"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedBundle:
+    """A bundle, and what a reader must know of it."""
+
+    bundle: Path
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An artefact that was not imported."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What became of the artefacts at a path."""
+
+    bundles: tuple[ImportedBundle, ...]
+    refused: tuple[Refused, ...] = ()
+
+
+def import_each(
+    payloads: Sequence[Payload],
+    *,
+    out: Path | None,
+    trusted: Collection[str],
+    on_phase: Callable[[str], None] = lambda phase: None,
+) -> Imported:
+    """Write a bundle for each artefact; the reason for a single one that cannot be read is raised."""
+    several = len(payloads) > 1
+    bundles, refused = [], []
+    for payload in payloads:
+        on_phase(f"import {payload.name}")
+        target = place_for(payload, out, several=several)
+        try:
+            written = import_artefact(payload, target, trusted=trusted)
+        except BundleError:
+            raise  # it cannot be written: the others cannot either
+        except TorchReproError as exc:
+            fact = f"{payload.path.name}: {exc.fact}"
+            if not several:
+                raise TorchReproError(fact, next_step=exc.next_step) from exc
+            refused.append(Refused(payload.name, f"{fact}; {exc.next_step}"))
+            continue
+        bundles.append(ImportedBundle(written, read_manifest(written).notes))
+    return Imported(tuple(bundles), tuple(refused))
 
 
 def import_artefact(payload: Payload, out: Path, *, trusted: Collection[str] = ()) -> Path:

@@ -37,9 +37,9 @@ def _parts(parts: tuple[Part, ...]) -> Iterator[str]:
     for part in parts:
         match part:
             case Facts(rows=rows) if rows:
-                yield _table(Table(("", ""), rows))
+                yield table_of(Table(("", ""), rows))
             case Table() if part.rows:
-                yield _table(part)
+                yield table_of(part)
                 if part.more:
                     yield f"{prose(part.more[:1].upper() + part.more[1:])}."
             case Code(text=text, language="text") if text.strip():
@@ -54,7 +54,8 @@ def _parts(parts: tuple[Part, ...]) -> Iterator[str]:
                 yield "\n".join(f"- {prose(line)}" for line in lines)
 
 
-def _table(table: Table) -> str:
+def table_of(table: Table) -> str:
+    """Return a table in Markdown, its cells as code."""
     lines = [f"| {' | '.join(table.head)} |", f"|{' --- |' * len(table.head)}"]
     for number, row in enumerate(table.rows):
         mark = "**→** " if number in table.marked else ""

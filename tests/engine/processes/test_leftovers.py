@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import sys
+import tempfile
 import time
 import uuid
 from contextlib import ExitStack
@@ -12,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from torchrepro.engine.processes import limits
-from torchrepro.engine.processes.limits import MARK, end_leftovers
+from torchrepro.engine.processes.limits import MARK, end_leftovers, owned_directory
 
 
 @pytest.fixture(autouse=True)
@@ -73,3 +76,37 @@ def test_others_are_left_alone(mark: str) -> None:
     finally:
         child.kill()
         child.wait()
+
+
+OWNING = """
+import os, subprocess, sys
+from torchrepro.engine.processes.limits import MARK, owned_directory
+with owned_directory("torchrepro-owned-") as directory:
+    if sys.argv[1:]:
+        child = subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: directory.name}, stdout=2)
+        print(child.pid, flush=True)
+        os.kill(os.getpid(), 9)
+    print(directory, flush=True)
+    input()
+"""
+
+
+def test_the_directory_of_a_killed_process_goes_with_what_it_started_and_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    killed = subprocess.run([sys.executable, "-c", OWNING, "-"], env=environ, stdout=subprocess.PIPE)
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    command = [sys.executable, "-c", OWNING]
+    with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as lives:
+        assert lives.stdout is not None
+        other = Path(lives.stdout.readline().decode().strip())
+        with owned_directory("torchrepro-owned-") as own:
+            assert sorted(tmp_path.iterdir()) == sorted([own, other])
+        lives.communicate(b"\n")
+    stat = Path(f"/proc/{int(killed.stdout)}/stat")
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    assert not left.exists()
+    assert not any(tmp_path.iterdir())

@@ -9,6 +9,7 @@ starts one: that finds what is left if both were killed.
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import resource
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _STATUS = Path("/proc/self/status")
@@ -129,6 +130,28 @@ def use_scratch(directory: str) -> None:
 def scratch_directory() -> Path:
     """Make a directory for temporary files, which is removed with the leftovers of this run."""
     return Path(tempfile.mkdtemp(prefix=_prefix(os.environ.get(MARK, "unmarked"))))
+
+
+@contextmanager
+def owned_directory(prefix: str) -> Iterator[Path]:
+    """Yield a temporary directory, which is removed afterwards; `prefix` begins with `torchrepro-`.
+
+    First those of this prefix whose process was killed are removed: it held a lock in each as long as it
+    lived. What runs for a directory carries its name as a mark, and ends with it.
+    """
+    for former in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        with suppress(OSError), open(former / "lock", "rb") as lock:
+            fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            end_leftovers(former.name)
+            shutil.rmtree(former, ignore_errors=True)
+    directory = Path(tempfile.mkdtemp(prefix=prefix)).resolve()
+    try:
+        with open(directory / "lock.new", "xb") as lock:
+            fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
+            (directory / "lock.new").rename(directory / "lock")  # it has its name once it is locked
+            yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def end_leftovers(mark: str) -> int:

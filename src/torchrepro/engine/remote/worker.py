@@ -8,13 +8,11 @@ long as its thread. It is replaced if it dies, and a candidate that was lost wit
 
 from __future__ import annotations
 
-import fcntl
 import os
 import platform
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -22,13 +20,12 @@ from contextlib import ExitStack, suppress
 from multiprocessing.util import Finalize
 from pathlib import Path
 from types import FrameType
-from typing import IO
 
 from torchrepro.bundle.provenance import Standing
 from torchrepro.bundle.read import check_member_name, read_manifest
 from torchrepro.engine.processes.child import Child, Outcome, listen
 from torchrepro.engine.processes.fresh_process import start_interpreter, understood
-from torchrepro.engine.processes.limits import MARK, end_leftovers
+from torchrepro.engine.processes.limits import MARK, end_leftovers, owned_directory
 from torchrepro.engine.processes.signals import handling
 from torchrepro.engine.remote.messages import Blob, Candidate, Ended, Site, versions_here
 from torchrepro.engine.sandbox.chosen import Sandbox, sandbox_for
@@ -42,7 +39,6 @@ _MARGIN_SECONDS = 60.0
 """A host that is so much later than the time limit of its candidate does not answer any more."""
 _CANCEL_SECONDS = 5.0
 _TRIES = 2
-_PREFIX = "torchrepro-host-"
 
 _own = threading.local()
 
@@ -107,7 +103,6 @@ def _host_for(site: Site) -> Host:
     if host is not None and host.site == site and host.is_alive:
         return host
     end_host()
-    _remove_leftovers()
     _own.host = host = Host(site)
     return host
 
@@ -130,10 +125,8 @@ class Host:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.last_phase = self.death = ""
-        self._directory = Path(tempfile.mkdtemp(prefix=_PREFIX)).resolve()
         self._stack = ExitStack()
-        self._stack.enter_context(_locked(self._directory / "lock"))
-        self._stack.callback(shutil.rmtree, self._directory, ignore_errors=True)
+        self._directory = self._stack.enter_context(owned_directory("torchrepro-host-"))
         self.close = Finalize(self, self._stack.close, exitpriority=1)
         """Ends the process with everything that it has started, and removes its files. Called at the end of
         the thread, and at the exit of the process too; in processes of a pool `atexit` would not be."""
@@ -228,21 +221,3 @@ def _write(bundle: Path, candidate: Candidate, blobs: Mapping[str, bytes]) -> No
         with open(path, "xb") as file:
             for piece in pieces:
                 file.write(blobs[piece.digest] if piece.digest else piece.content)
-
-
-def _locked(path: Path) -> IO[bytes]:
-    """Create a file that is locked as long as this process lives; it has its name once it is locked."""
-    unlocked = path.with_suffix(".new")
-    file = open(unlocked, "xb")  # noqa: SIM115 (the host owns it)
-    fcntl.flock(file.fileno(), fcntl.LOCK_EX)
-    unlocked.rename(path)
-    return file
-
-
-def _remove_leftovers() -> None:
-    """Remove the directories of hosts whose process was killed: nobody holds their lock."""
-    for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError), open(directory / "lock", "rb") as file:
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            end_leftovers(directory.name)
-            shutil.rmtree(directory, ignore_errors=True)
