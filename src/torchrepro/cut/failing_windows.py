@@ -1,7 +1,7 @@
 """Which single op raises, crashes or hangs by itself.
 
-Such a failure hides what else is in the graph. So all ops run in one compilation that fuses none of them and
-prints each one before it runs: the last one printed, the stack or the error names the op. Else bisect.
+Such a failure hides what else is in the graph. So all ops run in one compilation that prints each one before
+it is computed: the last one printed, the stack or the error names the op. Else bisect.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torchrepro.nouns.verdict import Verdict
 
 FirstFailing = Callable[[Sequence[Repro | None]], int | None]
 """The index of the first that fails; None stands for one that could not be built."""
-FailureOpByOp = Callable[[Repro], Verdict | None]
-"""The verdict on a repro that fails without fusion too; None: it does not."""
+FailureAnnounced = Callable[[Repro], Verdict | None]
+"""The verdict on a failing repro whose kernels announce their ops; None: it does not fail."""
 
 
 def failing_ones(
@@ -26,7 +26,7 @@ def failing_ones(
     recording: Recording,
     windows: Sequence[Window],
     first_failing: FirstFailing,
-    failure_op_by_op: FailureOpByOp,
+    failure_announced: FailureAnnounced,
     *,
     parts: int,
 ) -> Iterator[tuple[Unit, Window]]:
@@ -34,11 +34,10 @@ def failing_ones(
     pool = list(windows)
     if len(pool) > parts:
         whole = beside(repro, recording, pool)
-        verdict = None if whole is None else failure_op_by_op(whole)
-        if verdict is not None:
-            yield from ((each.instances[0], each) for each in suspects(pool, verdict, repro, recording))
-        if first_failing([whole]) is None:
+        verdict = None if whole is None else failure_announced(whole)
+        if verdict is None:
             return
+        yield from ((each.instances[0], each) for each in suspects(pool, verdict, repro, recording))
     while len(pool) > 1:
         length = -(-len(pool) // parts)
         groups = [pool[start : start + length] for start in range(0, len(pool), length)]

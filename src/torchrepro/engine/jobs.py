@@ -89,12 +89,12 @@ def judge_before_code(repro: Repro, payload: Mapping[str, Any], phase: Phase) ->
         return msgspec.to_builtins(Verdict(Kind.NOT_COMPARABLE, summary=summary))
 
 
-def judge_op_by_op(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
-    """Return the verdict on a candidate whose ops are not fused: the last one that ran is printed."""
+def judge_announced(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
+    """Return the verdict on a candidate whose kernels print the ops that they are about to compute."""
     from torchrepro.cut.hints import WORKING_ON
-    from torchrepro.torch_api.inductor import op_by_op
+    from torchrepro.torch_api.inductor import ops_announced
 
-    with op_by_op(WORKING_ON):
+    with ops_announced(WORKING_ON):
         return judge(repro, payload, phase)
 
 

@@ -24,8 +24,8 @@ from torchrepro.engine.baseline import Failure, Original, measure
 from torchrepro.engine.canonical_key import canonical_key
 from torchrepro.engine.oracle import (
     JUDGE,
+    JUDGE_ANNOUNCED,
     JUDGE_BEFORE_CODE,
-    JUDGE_OP_BY_OP,
     ROUND_SECONDS,
     IsolatedOracle,
     Oracle,
@@ -124,13 +124,13 @@ class Queries:
         """Return the verdict on one repro (see `verdicts`)."""
         return self.verdicts([repro], job=job, extra=extra, **payload)[0]
 
-    def failure_op_by_op(self, repro: Repro) -> Verdict | None:
-        """Return the verdict on a repro that fails without fusion too, which names the op; else None.
+    def failure_announced(self, repro: Repro) -> Verdict | None:
+        """Return the verdict on a failing repro whose kernels announce their ops; None if it does not fail.
 
-        What fails before there is code names the op by itself, and a command knows nothing of fusion.
+        What fails before there is code names the op by itself, and a command knows nothing of kernels.
         """
-        fused = self._job == JUDGE and isinstance(self._oracle, IsolatedOracle)
-        verdict = self.verdict_on(repro, job=JUDGE_OP_BY_OP if fused else "")
+        kernels = self._job == JUDGE and isinstance(self._oracle, IsolatedOracle)
+        verdict = self.verdict_on(repro, job=JUDGE_ANNOUNCED if kernels else "")
         return verdict if self.failure.shown_by(verdict) else None
 
     def fails(self, repro: Repro) -> bool:

@@ -216,8 +216,8 @@ class _Search:
             if self.left() <= 0:
                 break
             parts = self._inquiry.oracle.workers + 1
-            op_by_op = self._inquiry.failure_op_by_op
-            for unit, _ in failing_ones(*self._cut, group, first_failing, op_by_op, parts=parts):
+            announced = self._inquiry.failure_announced
+            for unit, _ in failing_ones(*self._cut, group, first_failing, announced, parts=parts):
                 if self.fails_alone(unit.name)[0]:
                     return unit.name
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -58,30 +58,27 @@ def seeing_code(see: Callable[[str], None]) -> Iterator[None]:
 
 
 @contextmanager
-def op_by_op(announced: str) -> Iterator[None]:
-    """Let inductor fuse no ops in the body, and print before each one in a C++ kernel that it runs now.
+def ops_announced(words: str) -> Iterator[None]:
+    """Let C++ kernels that inductor generates in the body print which ops they are about to compute.
 
-    The line on standard error is `announced`, and `target: aten.rsqrt.default` for what it was in the graph.
-    Checked on torch 2.13 (`max_fusion_size`; `KernelGroup.finalize_kernel`, which writes the loops of some
-    scheduled nodes; without it nothing is printed).
+    Each loop prints a line on standard error: `words`, and `target: aten.rsqrt.default` for each of its ops.
+    Checked on torch 2.13 (`KernelGroup.finalize_kernel`; without it nothing is printed).
     """
-    from torch._inductor import config
     from torch._inductor.codegen.cpp import KernelGroup
 
     finalize = getattr(KernelGroup, "finalize_kernel", None)
+    if finalize is None:
+        yield
+        return
 
     def finalize_kernel(group: Any, kernel: Any, nodes: Any) -> None:
         origins = (origin for node in nodes for origin in getattr(node.node, "origins", ()))
         targets = dict.fromkeys(f"target: {origin.target}" for origin in origins)
-        line = json.dumps(" ".join([announced, *targets]) + "\n")
+        line = json.dumps(" ".join([words, *targets]) + "\n")
         group.loops_code.writeline(f"std::fputs({line}, stderr);")
-        assert finalize is not None
         finalize(group, kernel, nodes)
 
-    with ExitStack() as stack:
-        stack.enter_context(config.patch(max_fusion_size=1))
-        if finalize is not None:
-            stack.enter_context(replaced(KernelGroup, "finalize_kernel", finalize_kernel))
+    with replaced(KernelGroup, "finalize_kernel", finalize_kernel):
         yield
 
 

@@ -38,7 +38,7 @@ def single_windows(problem: Problem) -> None:
             if _accept(problem, [alone(repro, recording, *pair) for pair in found]):
                 return
             continue
-        asked, parts = (problem.first_failing, problem.queries.failure_op_by_op), problem.workers + 1
+        asked, parts = (problem.first_failing, problem.queries.failure_announced), problem.workers + 1
         for pair in failing_ones(repro, recording, group, *asked, parts=parts):
             if _accept(problem, [alone(repro, recording, *pair)]):
                 return
