@@ -50,6 +50,21 @@ def test_failures_are_told_apart() -> None:
     assert not _verified(crash, _MISMATCH).reproduces
 
 
+@pytest.mark.parametrize(("value", "imported"), [("3", "True"), ("4", "False")])
+def test_a_script_is_run_before_torch_is_imported_only_if_it_changes_a_variable(
+    tmp_path: Path, value: str, imported: str
+) -> None:
+    path = tmp_path / SCRIPT
+    path.write_text(
+        f'import os, sys\n\nos.environ["OMP_NUM_THREADS"] = "{value}"\nprint("torch" in sys.modules)\n'
+    )
+    with FreshProcesses({"OMP_NUM_THREADS": "3"}) as processes:
+        processes.start_ahead(Kind.CRASH)
+        with processes.run(path) as program:
+            program.process.wait(timeout=120)
+            assert program.tail().split()[-1] == imported
+
+
 def test_a_script_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     text = (

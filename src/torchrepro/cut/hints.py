@@ -30,6 +30,8 @@ from torchrepro.nouns.verdict import Verdict
 from torchrepro.state.fake_run import OperatorLog, inductor_decompositions, run_on_fakes
 from torchrepro.torch_api.ops import OpOverload, op_name, plain_op_name
 
+WORKING_ON = "torchrepro: working on"
+"""How a line on standard error begins that names the op in progress."""
 _SHARE = 0.8
 """Fraction of the time limit after which the node in progress is printed."""
 
@@ -53,7 +55,7 @@ def last_words(time_limit: float) -> Iterator[None]:
 def _say(frame: FrameType | None) -> None:
     node = _node_in(each for each, _ in traceback.walk_stack(frame)) if frame is not None else None
     if node is not None:
-        print(f"torchrepro: working on {_described(node)}", file=sys.stderr, flush=True)
+        print(f"{WORKING_ON} {_described(node)}", file=sys.stderr, flush=True)
 
 
 def working_on(raised: BaseException) -> str:
@@ -92,6 +94,10 @@ _GENERATED = re.compile(r'File "((?:[^"]*[/\\])?c[a-z2-7]{30,}\.py)", line (\d+)
 _WORD = re.compile(r"[A-Za-z_]\w+")
 
 
+_SUSPECTS = 2
+"""At most so many windows are suspected: each is asked alone."""
+
+
 def suspects(windows: Sequence[Window], verdict: Verdict, repro: Repro, recording: Recording) -> list[Window]:
     """Return the windows that the evidence points to, strongest first; empty where it names none."""
     evidence = evidence_in(verdict)
@@ -99,20 +105,21 @@ def suspects(windows: Sequence[Window], verdict: Verdict, repro: Repro, recordin
         return []
 
     def suspicion(window: Window) -> float:
-        """Return the weight of the evidence against an op and its parts; higher the fewer parts it has."""
+        """Return the weight of all evidence against an op and its parts; higher the fewer parts it has."""
         ops = [window.node.target, *_parts(window.node, repro, recording)]
         names = {plain_op_name(op_name(op)) for op in ops}
-        return max(evidence.get(name, 0.0) for name in names) / (1 + 0.01 * len(names))
+        return sum(evidence.get(name, 0.0) for name in names) / (1 + 0.01 * len(names))
 
     scored = [(suspicion(window), window) for window in windows]
-    return [window for score, window in sorted(scored, key=lambda pair: -pair[0]) if score > 0]
+    named = [window for score, window in sorted(scored, key=lambda pair: -pair[0]) if score > 0]
+    return named[:_SUSPECTS]
 
 
 def evidence_in(verdict: Verdict) -> dict[str, float]:
     """Return names of ops found in a verdict, with the weight of each as evidence."""
     raised = verdict.raised
     message = raised.message if raised is not None else ""
-    said = "\n".join([verdict.stderr_tail, *verdict.notes])
+    said = "\n".join([_without_former_ops(verdict.stderr_tail), *verdict.notes])
     text = "\n".join([message, raised.traceback if raised is not None else "", said])
     kernels = _KERNEL.findall(f"{text}\n{_generated_lines(said)}")
     weights: dict[str, float] = {}
@@ -125,6 +132,13 @@ def evidence_in(verdict: Verdict) -> dict[str, float]:
         for name in names:
             weights.setdefault(plain_op_name(name), weight)
     return weights
+
+
+def _without_former_ops(output: str) -> str:
+    """Return the output without the lines on ops that were in progress before the last one."""
+    *former, last = output.rpartition(WORKING_ON)
+    others = [line for line in "".join(former[:1]).splitlines() if not line.startswith(WORKING_ON)]
+    return "\n".join([*others, f"{former[1]}{last}"])
 
 
 def _parts(node: Node, repro: Repro, recording: Recording) -> list[Any]:

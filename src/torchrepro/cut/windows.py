@@ -1,7 +1,7 @@
-"""Windows: single ops on recorded operands, and which of them fail.
+"""Windows: single ops on recorded operands, and which of them are wrong.
 
 Repeated layers are the same window on other values. Wrong values are found with one compilation of all
-distinct ops next to one another, run on the values of every layer; other failures by bisection.
+distinct ops next to one another, run on the values of every layer; other failures in `failing_windows.py`.
 """
 
 from __future__ import annotations
@@ -92,8 +92,6 @@ _WORST = 4
 
 Rounds = Callable[[Sequence[Repro]], Sequence[Sequence[Verdict]]]
 """For each compilation, a verdict for each set of its inputs (`verdicts_of_rounds`)."""
-FirstFailing = Callable[[Sequence[Repro | None]], int | None]
-"""The index of the first that fails; None stands for one that could not be built."""
 
 
 def alone(repro: Repro, recording: Recording, unit: Unit, window: Window) -> Repro | None:
@@ -139,19 +137,6 @@ def _layers(
         for layer, units in built
         if (layer.inputs, layer.outputs) == (built[0][0].inputs, built[0][0].outputs)
     ]
-
-
-def failing_one(
-    repro: Repro, recording: Recording, windows: Sequence[Window], first_failing: FirstFailing, *, parts: int
-) -> list[tuple[Unit, Window]]:
-    """Return the op that fails, if one does, by bisection into `parts` groups at a time."""
-    pool = list(windows)
-    while len(pool) > 1:
-        length = -(-len(pool) // parts)
-        groups = [pool[start : start + length] for start in range(0, len(pool), length)]
-        found = first_failing([beside(repro, recording, group) for group in groups[:-1]])
-        pool = groups[found if found is not None else -1]
-    return [(pool[0].instances[0], pool[0])] if pool else []
 
 
 def beside(repro: Repro, recording: Recording, windows: Sequence[Window]) -> Repro | None:

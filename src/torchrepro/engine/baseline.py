@@ -157,10 +157,10 @@ def establish(repro: Repro, oracle: Oracle, *, repeat_quick: bool = False) -> Or
     return Original(same[0], len(verdicts), len(same), note)
 
 
-def measure(repro: Repro, verdict: Verdict, oracle: Oracle) -> Original:
-    """Measure how often a repro fails that has failed once with this verdict."""
+def measure(repro: Repro, verdict: Verdict, oracle: Oracle, *, runs: int = RUNS) -> Original:
+    """Measure in `runs` runs how often a repro fails that has failed once with this verdict."""
     failure = Failure.of(verdict)
-    verdicts = [verdict, *_run(repro, oracle, RUNS - 1)]
+    verdicts = [verdict, *_run(repro, oracle, runs - 1)]
     if not all(map(failure.shown_by, verdicts)):
         verdicts += _run(repro, oracle, _MORE_RUNS)
     return Original(verdict, len(verdicts), sum(map(failure.shown_by, verdicts)))

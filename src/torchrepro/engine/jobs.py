@@ -89,6 +89,15 @@ def judge_before_code(repro: Repro, payload: Mapping[str, Any], phase: Phase) ->
         return msgspec.to_builtins(Verdict(Kind.NOT_COMPARABLE, summary=summary))
 
 
+def judge_announced(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
+    """Return the verdict on a candidate whose kernels print the ops that they are about to compute."""
+    from torchrepro.cut.hints import WORKING_ON
+    from torchrepro.torch_api.inductor import ops_announced
+
+    with ops_announced(WORKING_ON):
+        return judge(repro, payload, phase)
+
+
 def judge_rounds(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     """Judge one compilation on each set of inputs (`cut/batches.py`)."""
     from torchrepro.cut.batches import verdicts_of_rounds

@@ -20,6 +20,7 @@ from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Verdict
 
 JUDGE = "torchrepro.engine.jobs:judge"
+JUDGE_ANNOUNCED = "torchrepro.engine.jobs:judge_announced"
 JUDGE_BEFORE_CODE = "torchrepro.engine.jobs:judge_before_code"
 ROUND_SECONDS = 20.0
 """No new set of inputs is begun after this many seconds."""

@@ -22,7 +22,14 @@ import msgspec
 
 from torchrepro.engine.baseline import Failure, Original, measure
 from torchrepro.engine.canonical_key import canonical_key
-from torchrepro.engine.oracle import JUDGE, JUDGE_BEFORE_CODE, ROUND_SECONDS, IsolatedOracle, Oracle
+from torchrepro.engine.oracle import (
+    JUDGE,
+    JUDGE_ANNOUNCED,
+    JUDGE_BEFORE_CODE,
+    ROUND_SECONDS,
+    IsolatedOracle,
+    Oracle,
+)
 from torchrepro.engine.processes.executor import devices_of
 from torchrepro.engine.store import Store
 from torchrepro.nouns.errors import HarnessError
@@ -117,6 +124,15 @@ class Queries:
         """Return the verdict on one repro (see `verdicts`)."""
         return self.verdicts([repro], job=job, extra=extra, **payload)[0]
 
+    def failure_announced(self, repro: Repro) -> Verdict | None:
+        """Return the verdict on a failing repro whose kernels announce their ops; None if it does not fail.
+
+        What fails before there is code names the op by itself, and a command knows nothing of kernels.
+        """
+        kernels = self._job == JUDGE and isinstance(self._oracle, IsolatedOracle)
+        verdict = self.verdict_on(repro, job=JUDGE_ANNOUNCED if kernels else "")
+        return verdict if self.failure.shown_by(verdict) else None
+
     def fails(self, repro: Repro) -> bool:
         """Return whether a repro fails as the baseline does."""
         return self.failure.shown_by(self.verdict_on(repro))
@@ -125,7 +141,7 @@ class Queries:
         self,
         candidates: Sequence[Repro | None],
         *,
-        is_invalid: Callable[[Repro, str], bool] = lambda candidate, key: False,
+        is_hopeless: Callable[[Repro, str], bool] = lambda candidate, key: False,
         on_answer: Callable[[], None] = lambda: None,
         guesses: bool = False,
     ) -> Answer | None:
@@ -133,10 +149,10 @@ class Queries:
 
         Each worker runs one at a time. Verdicts come in any order: a failure is returned as soon as no
         candidate before it can still fail, and the runs still under way are cancelled. Candidates for which
-        `is_invalid(candidate, key)` is true are not run. Of `guesses`, the first is run alone: it mostly
+        `is_hopeless(candidate, key)` is true are not run. Of `guesses`, the first is run alone: it mostly
         fails, and a run that is cancelled has often been compiled.
         """
-        for batch in self._batches(candidates, is_invalid, 1 if guesses else self.workers):
+        for batch in self._batches(candidates, is_hopeless, 1 if guesses else self.workers):
             self._run(batch, until_one_fails=True, on_answer=on_answer)
             for question in batch:
                 if question.fails and question.verdict is not None:
@@ -152,9 +168,9 @@ class Queries:
         ((_, verdict),) = list(self._ask([repro], self._job, {}, keep_others=False))
         return verdict
 
-    def measured(self, repro: Repro, verdict: Verdict) -> Original:
+    def measured(self, repro: Repro, verdict: Verdict, runs: int) -> Original:
         """Measure how often a repro fails that has failed once with this verdict; count the runs."""
-        found = measure(repro, verdict, self._oracle)
+        found = measure(repro, verdict, self._oracle, runs=runs)
         self.count(queries=found.runs - 1)
         return found
 
@@ -211,7 +227,7 @@ class Queries:
     # Running them.
 
     def _batches(
-        self, candidates: Sequence[Repro | None], is_invalid: Callable[[Repro, str], bool], first: int
+        self, candidates: Sequence[Repro | None], is_hopeless: Callable[[Repro, str], bool], first: int
     ) -> Iterator[list[_Question]]:
         """Yield batches with an open query for each worker, the `first` smaller; a known failure ends one."""
         batch: list[_Question] = []
@@ -224,7 +240,7 @@ class Queries:
                 continue  # equal to an earlier one
             met.add(key)
             question = self._question(index, candidate, key)
-            if question.is_open and is_invalid(candidate, key.repro):
+            if question.is_open and is_hopeless(candidate, key.repro):
                 self.count(rejected=1)
                 question.runs_left = 0
             batch.append(question)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -33,6 +34,7 @@ _POLL_SECONDS = 0.02
 _OF_THE_RUN = (MARK, "TORCHINDUCTOR_CACHE_DIR")
 """Environment variables of one run, which torch reads when it uses them."""
 _REPRODUCED = re.compile(r"^reproduced(?:: .*)?$", re.MULTILINE)
+_VARIABLE = re.compile(r"^os\.environ\[(.+)\] = (.+)$", re.MULTILINE)
 _COMPARED = (Kind.MISMATCH, Kind.NON_FINITE, Kind.MISSING_ERROR)
 _RUN = """\
 import importlib, json, os, runpy, sys
@@ -115,9 +117,12 @@ class FreshProcesses:
     def run(self, path: Path, *, compiles: bool = True) -> Program:
         """Run a script; unless it `compiles`, with a `torch.compile` that does nothing.
 
-        A script that sets variables of the environment has to do so before torch is imported.
+        A script that changes variables of the environment has to do so before torch is imported.
         """
-        cold = "os.environ[" in path.read_text(encoding="utf-8")
+        waiting = self._waiting.get(compiles)
+        known = {} if waiting is None else waiting.environ
+        variables = _variables_set_in(path.read_text(encoding="utf-8"))
+        cold = any(known.get(name) != value for name, value in variables)
         process = None if cold else self._waiting.pop(compiles, None)
         process = process or _Waiting(compiles, self._environ, cold=cold)
         process.run(path)
@@ -136,7 +141,8 @@ class _Waiting(Program):
         )
         command = [sys.executable, "-c", source]
         output = tempfile.TemporaryFile()  # noqa: SIM115 (the program owns it)
-        process = popen(command, output, stdin=subprocess.PIPE, env={**os.environ, **environ})
+        self.environ = {**os.environ, **environ}
+        process = popen(command, output, stdin=subprocess.PIPE, env=self.environ)
         super().__init__(process, output)
         assert process.stdin is not None
         self._path = process.stdin
@@ -159,6 +165,12 @@ class _Waiting(Program):
         with suppress(BrokenPipeError):
             self._path.close()
         super().let_go()
+
+
+def _variables_set_in(source: str) -> list[tuple[str, str]]:
+    """Return the variables of the environment that a script sets, with their values."""
+    pairs = _VARIABLE.findall(source)
+    return [(ast.literal_eval(name), ast.literal_eval(value)) for name, value in pairs]
 
 
 def _loaded() -> list[str]:

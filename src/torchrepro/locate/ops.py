@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torchrepro.cut.failing_windows import failing_ones
 from torchrepro.cut.hints import suspects
 from torchrepro.cut.subgraph import piece
 from torchrepro.cut.units import Unit, takes_apart, units_of
-from torchrepro.cut.windows import Window, alone, beside, by_ambient, failing_one, windows_of, wrong_ones
+from torchrepro.cut.windows import Window, alone, by_ambient, windows_of, wrong_ones
 from torchrepro.locate.context import Inquiry
 from torchrepro.locate.watched_graph import OF_VALUES, Seen, Watching, whereabouts
 from torchrepro.locate.wrong_values import Traced, steepest, trace
@@ -30,7 +31,6 @@ from torchrepro.torch_api.ops import HigherOrderOperator
 _RAISING = "torchrepro.locate.op_jobs:raising"
 _FEWEST = 8
 """Compiles that are allowed even for the smallest graph."""
-_SUSPECTS = 2
 _WINDOW_GROUPS = 2
 """Maximum number of groups of ops in different states (autocast, no gradients), each its own graph."""
 
@@ -73,7 +73,7 @@ class _Search:
 
     def by_failure(self) -> GuiltyOp | None:
         """Return the culprit of an exception, a crash or a hang."""
-        suspected = suspects(self._windows, self._inquiry.verdict, *self._cut)[:_SUSPECTS]
+        suspected = suspects(self._windows, self._inquiry.verdict, *self._cut)
         named = [window.name for window in suspected]
         found = self.alone(named)
         if found is not None:
@@ -205,7 +205,7 @@ class _Search:
         return sorted(found, key=list(self._watching.nodes).index)
 
     def failing(self) -> str | None:
-        """Return the op that fails alone, by bisection, after checking that all of them together fail."""
+        """Return the op that fails alone."""
         self._inquiry.on_step("looking for an op that fails alone")
 
         def first_failing(candidates: Sequence[Repro | None]) -> int | None:
@@ -213,10 +213,11 @@ class _Search:
             return None if found is None else found.index
 
         for group in by_ambient(self._windows)[:_WINDOW_GROUPS]:
-            if self.left() <= 0 or first_failing([beside(*self._cut, group)]) is None:
-                continue
+            if self.left() <= 0:
+                break
             parts = self._inquiry.oracle.workers + 1
-            for unit, _ in failing_one(*self._cut, group, first_failing, parts=parts):
+            announced = self._inquiry.failure_announced
+            for unit, _ in failing_ones(*self._cut, group, first_failing, announced, parts=parts):
                 if self.fails_alone(unit.name)[0]:
                     return unit.name
         return None

@@ -20,7 +20,7 @@ import msgspec
 from torchrepro.bundle.archive import new_run_id, seal_again
 from torchrepro.bundle.provenance import names_it_runs
 from torchrepro.bundle.read import SCRIPT, read_manifest
-from torchrepro.engine.baseline import Original, establish, read_original, recorded_here
+from torchrepro.engine.baseline import RUNS, Original, establish, read_original, recorded_here
 from torchrepro.engine.jobs import fails_before_code
 from torchrepro.engine.oracle import JUDGE, JUDGE_BEFORE_CODE, Oracle
 from torchrepro.engine.processes.child import Reporter
@@ -305,7 +305,7 @@ def _final_script(
         put_in_place(save_bundle(best, fresh, verdict=verdict), target)
         if measure:
             with suppress(SearchStopped):  # the script is verified all the same
-                problem.measure_flakiness()
+                problem.measure_flakiness(RUNS - 1)  # the script is another run
 
     if isinstance(oracle, CommandOracle):
         save()
@@ -321,6 +321,9 @@ def _final_script(
         repeats=problem.queries.repeats,
         meanwhile=save,
     )
+    if measure and not settled.reproduces:
+        with suppress(SearchStopped):
+            problem.measure_flakiness()
     seal_again(target, sign=not best.stranger)
     notes = [settled.script.remark]
     if not settled.reproduces:

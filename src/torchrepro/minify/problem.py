@@ -16,7 +16,7 @@ from torchrepro.cut.batches import can_be_joined, joined
 from torchrepro.cut.record_values import Recording
 from torchrepro.edit.dimensions import DimensionTable, dimension_table
 from torchrepro.edit.validity import why_invalid
-from torchrepro.engine.baseline import LONG, Original
+from torchrepro.engine.baseline import LONG, RUNS, Original
 from torchrepro.engine.canonical_key import canonical_key
 from torchrepro.engine.queries import Answer, Queries
 from torchrepro.engine.subsets import Nearest, minimal_subset
@@ -133,24 +133,24 @@ class Problem:
     def fail_together(self, candidates: Sequence[Repro]) -> list[bool] | None:
         """Return which candidates fail where all are parts of one graph: one query.
 
-        None if one verdict cannot tell them apart. A candidate may fail there and not by itself, or the other
-        way round: what is adopted is queried alone.
+        None if one verdict cannot tell them apart, or the best itself does not fail in that graph. What fails
+        there is queried alone before it is adopted; what does not fail there is not queried again.
         """
         compared = self.values_are_wrong and self.best_verdict.comparison is not None
         if not compared or len(candidates) < 2 or not all(map(can_be_joined, candidates)):
             return None
-        parts = joined(candidates)
+        control = replace(candidates[0], graph=self.best.graph, inputs=self.best.inputs)
+        parts = joined([control, *candidates])
         verdicts = parts.verdicts(self.queries.run_once(parts.repro))
         if verdicts is None:
             return None
-        fails = [self.failure.shown_by(verdict) for verdict in verdicts]
-        healthy = (candidate for candidate, failed in zip(candidates, fails, strict=True) if not failed)
-        self._healthy_together.update(map(canonical_key, healthy))
+        as_before, *fails = map(self.failure.shown_by, verdicts)
+        if not as_before:
+            return None
+        if self.queries.repeats == 1:
+            healthy = (candidate for candidate, failed in zip(candidates, fails, strict=True) if not failed)
+            self._healthy_together.update(map(canonical_key, healthy))
         return fails
-
-    def was_healthy_together(self, candidate: Repro) -> bool:
-        """Return whether it did not fail where many candidates were parts of one graph."""
-        return canonical_key(candidate) in self._healthy_together
 
     def verdict_on(self, candidate: Repro) -> Verdict | None:
         """Return the verdict on a candidate that has been queried; None if it has not."""
@@ -190,12 +190,12 @@ class Problem:
         with self.running("original"):
             self._expect(establish())
 
-    def measure_flakiness(self) -> None:
-        """Run the best a few times; if it passes in some, repeat candidates more often from now on."""
+    def measure_flakiness(self, runs: int = RUNS) -> None:
+        """Run the best `runs` times; if it passes in some, repeat candidates more often from now on."""
         if self.queries.repeats > 1 or self.best_verdict.seconds > LONG:
             return
         with self.running("flakiness"):
-            measured = self.queries.measured(self.best, self.best_verdict)
+            measured = self.queries.measured(self.best, self.best_verdict, runs)
         if measured.repeats > 1:
             self._expect(replace(measured, verdict=self.queries.verdict))
 
@@ -240,11 +240,13 @@ class Problem:
 
     def _first(self, candidates: Sequence[Repro | None], *, guesses: bool = False) -> Answer | None:
         return self.queries.first_failing(
-            candidates, is_invalid=self._is_invalid, on_answer=self._tell, guesses=guesses
+            candidates, is_hopeless=self._is_hopeless, on_answer=self._tell, guesses=guesses
         )
 
-    def _is_invalid(self, candidate: Repro, key: str) -> bool:
-        """Return whether eager would raise, as far as a run on fakes tells."""
+    def _is_hopeless(self, candidate: Repro, key: str) -> bool:
+        """Return whether it was healthy next to others, or eager would raise, as far as fakes tell."""
+        if key in self._healthy_together:
+            return True
         if self.failure.signature.kind is Kind.MISSING_ERROR:
             return False  # eager is meant to raise
         if key not in self._invalid:

@@ -133,6 +133,7 @@ def search(problem: Problem, passes: Sequence[Pass]) -> str:
     """
     try:
         _run(problem, passes)
+        problem.confirm()
         # Smaller inputs can make an op superfluous and the other way round. Known verdicts cost nothing.
         repeated = [row for row in passes if not row.once]
         before = None
@@ -146,7 +147,8 @@ def search(problem: Problem, passes: Sequence[Pass]) -> str:
 
 def _run(problem: Problem, passes: Sequence[Pass]) -> None:
     for row in passes:
-        if not row.once:
-            problem.confirm()  # the guesses before it have found nothing smaller
+        before = problem.queries.asked
         with problem.running(row.name):
             row.run(problem)
+        if not row.once and problem.queries.asked > before:
+            problem.confirm()  # queries after the guesses have found nothing smaller either

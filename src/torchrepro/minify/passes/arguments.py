@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torchrepro.edit.arguments import DROPPED, Slot, slots_of, with_arguments
 from torchrepro.edit.validity import why_invalid
@@ -23,15 +24,29 @@ _GROUPS = 8
 """More arguments than these are tried in groups: a plainer argument is not worth a query of its own."""
 
 
+_refused: WeakKeyDictionary[Problem, set[tuple[str, int | str, str]]] = WeakKeyDictionary()
+"""Forms of arguments with which a problem does not fail: node, place, form."""
+
+
 def plainer_arguments(problem: Problem) -> None:
-    """Give every argument the plainest form with which it still fails."""
+    """Give every argument the plainest form with which it still fails.
+
+    A form that was refused is not tried again when other parts of the repro have become smaller.
+    """
+    refused = _refused.setdefault(problem, set())
+
+    def described(slot: Slot, form: int) -> tuple[str, int | str, str]:
+        return slot.node, slot.place, repr(slot.choices[form])
+
     slots = _possible(problem.best, slots_of(problem.best))
     for form in range(_FORMS):
         slots = [slot for slot in slots if len(slot.choices) > form]
-        together = _compatible(problem.best, slots, form)
+        untried = [slot for slot in slots if described(slot, form) not in refused]
+        together = _compatible(problem.best, untried, form)
         needed = _needed(problem, together, form)
         if len(needed) > _GROUPS:
             return
+        refused.update(described(slot, form) for slot in needed)
         slots = [slot for slot in slots if slot in needed or slot not in together]
 
 

@@ -59,11 +59,7 @@ def open_composites(problem: Problem) -> None:
     """Search for the culprit among the ops that composite ops consist of."""
     if problem.best_size.ops > _FEW_OPS or problem.best.symbols:
         return
-    # One compilation finds the origin of wrong values; other failures are bisected, so first check that the
-    # opened graph fails at all.
     for opened in expanded_everywhere(problem.best):
-        if not problem.values_are_wrong and not problem.fails(opened):
-            continue
         side = problem.search_in(opened)
         single_windows(side)
         several = 1 < problem.best_size.ops <= _FEW_TO_CUT

@@ -55,9 +55,9 @@ def shrink_dimensions(problem: Problem) -> None:
 
 
 def sizes_are_searched(problem: Problem) -> None:
-    """Note that the size of the best is the smallest likely one, if it has one; one less is still queried."""
+    """Note that the sizes of the best are the smallest likely ones, where one less is a likely size too."""
     free = [each.size for each in problem.dimensions().free if each.size > 1]
-    if len(free) == 1 and (free[0] <= _CLOSE or free[0] - 1 in likely_sizes(free[0])):
+    if free and all(size <= _CLOSE or size - 1 in likely_sizes(size) for size in free):
         _searched[problem] = _sizes(problem.best)
 
 

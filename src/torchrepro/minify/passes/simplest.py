@@ -30,9 +30,9 @@ from torchrepro.nouns.repro import Place, Repro
 def guess_simplest(problem: Problem) -> None:
     """Try everything plain, else with configs, else one element with its values, else all, else two.
 
-    The first three differ in whether configs, values and dtypes matter. The last is for failures that need
-    more than one element and their values: a sum, a normalisation. If values of one op are wrong, many sizes
-    and values take the place of the last three, in one compilation.
+    The first ones differ in whether configs, values, dtypes and other settings matter. The last is for
+    failures that need more than one element and their values: a sum, a normalisation. If values of one op
+    are wrong, many sizes and values take the place of the last four, in one compilation.
     """
     table = problem.dimensions()
     one = smallest_that_runs(table, 1)
@@ -42,7 +42,7 @@ def guess_simplest(problem: Problem) -> None:
         return
     bare = _with_plain_values(_bare(problem, problem.best))
     two = smallest_that_runs(table, 2) if one is not None else None
-    problem.accept_first([one, bare, two])
+    problem.accept_first([None if one is None else _bare(problem, one), one, bare, two])
 
 
 def plainest_of(problem: Problem, candidate: Repro) -> list[Repro]:

@@ -6,11 +6,12 @@ before it is adopted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from itertools import product
 
 import torch
 
-from torchrepro.edit.dimensions import smallest_that_runs
 from torchrepro.edit.held_tensors import Held, held_tensors, with_tensors
 from torchrepro.edit.plain_values import CONSTANTS, Form, counting, throughout
 from torchrepro.edit.validity import why_invalid
@@ -21,18 +22,17 @@ from torchrepro.minify.passes.values import places_of, with_form
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Repro
 
-_MANY = 64
-"""At most so many graphs in one: the smallest ones."""
+_MANY = 160
+"""At most so many graphs in one, the smallest ones: each takes 20 ms to compile, a graph by itself 2 s."""
+_DIMENSIONS = 2
+"""At most so many dimensions: more have too many combinations of sizes."""
 _ASKED = 2
 """So many of those that fail together are asked alone."""
 
 
 def guess_together(problem: Problem, bare: Callable[[Repro], Repro]) -> bool:
-    """Adopt the smallest size with the plainest values; return whether candidates could be told apart.
-
-    Several dimensions are left to the search for sizes, which shrinks each by itself.
-    """
-    if sum(each.size > 1 for each in problem.dimensions().free) > 1:
+    """Adopt the smallest sizes with the plainest values; return whether candidates could be told apart."""
+    if sum(each.size > 1 for each in problem.dimensions().free) > _DIMENSIONS:
         return False
     candidates = _candidates(problem, bare)
     fails = problem.fail_together(candidates)
@@ -49,28 +49,36 @@ def _candidates(problem: Problem, bare: Callable[[Repro], Repro]) -> list[Repro]
     found: dict[str, tuple[Size, Repro]] = {}
     for candidate in map(bare, _each(problem)):
         size = size_of(candidate)
-        if size < problem.best_size:
-            found.setdefault(canonical_key(candidate), (size, candidate))
-    ordered = [candidate for _, candidate in sorted(found.values(), key=lambda pair: pair[0])]
-    return [candidate for candidate in ordered[:_MANY] if not why_invalid(candidate)]
+        if size < problem.best_size and canonical_key(candidate) not in found and not why_invalid(candidate):
+            found[canonical_key(candidate)] = size, candidate
+            if len(found) == _MANY:
+                break
+    return [candidate for _, candidate in sorted(found.values(), key=lambda pair: pair[0])]
 
 
 def _each(problem: Problem) -> Iterator[Repro]:
-    """Yield the best in likely sizes, each with its own values and with plain ones."""
-    best, table = problem.best, problem.dimensions()
+    """Yield the best in likely sizes, small ones first, each with its own values and with plain ones."""
     places = places_of(problem)
-    tensors = [each for each in held_tensors(best) if each.tensor.numel()]
+    tensors = [each for each in held_tensors(problem.best) if each.tensor.numel()]
     forms = [_filling({each: form(each.tensor, places[each]) for each in tensors}) for form in CONSTANTS]
-    largest = max((each.size for each in table.free), default=1)
-    for sized in (best, *(smallest_that_runs(table, size) for size in (1, *likely_sizes(largest)))):
-        if sized is None:
-            continue
+    for sized in _in_likely_sizes(problem):
         yield sized
         now = [each for each in held_tensors(sized) if each.tensor.numel()]
         start = {each: (0,) * each.tensor.dim() for each in now}
         yield with_form(sized, now, counting, start)
         for form in forms:
             yield with_tensors(sized, {each: form(each)(each.tensor, start[each]) for each in now})
+
+
+def _in_likely_sizes(problem: Problem) -> Iterator[Repro]:
+    """Yield the best with all combinations of likely sizes, by the number of elements along them."""
+    table = problem.dimensions()
+    free = [each for each in table.free if each.size > 1]
+    likely = [(1, *likely_sizes(each.size), each.size) for each in free]
+    for sizes in sorted(product(*likely), key=math.prod):
+        sized = table.resized({each.name: size for each, size in zip(free, sizes, strict=True)})
+        if sized is not None:
+            yield sized
 
 
 def _filling(formed: dict[Held, torch.Tensor]) -> Callable[[Held], Form]:

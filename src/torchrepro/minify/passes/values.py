@@ -65,8 +65,7 @@ def plain_values(problem: Problem) -> None:
     places = places_of(problem)
     forms = FORMS if any(each.tensor.numel() > 1 for each in tensors) else FORMS_OF_ONE
     guesses = [with_form(best, tensors, form, places) for form in forms]
-    found = problem.accept_first([None if problem.was_healthy_together(one) else one for one in guesses])
-    if found == 0:
+    if problem.accept_first(guesses) == 0:
         return
     needy: Sequence[Held] = tensors
     if len(tensors) > 1:
@@ -99,8 +98,7 @@ def _own_form(problem: Problem, held: Held, place: tuple[int, ...]) -> None:
     """Give one tensor its plainest form, else the fewest of its own values, in the fewest digits."""
     best = problem.best
     tensor = _now(problem, held)
-    guesses = [with_tensors(best, {held: form(tensor, place)}) for form in forms_of(tensor)]
-    problem.accept_first([None if problem.was_healthy_together(one) else one for one in guesses])
+    problem.accept_first([with_tensors(best, {held: form(tensor, place)}) for form in forms_of(tensor)])
     tensor = _now(problem, held)
     if 1 < tensor.numel() <= _FEW and cost_of_values(tensor) >= OWN_VALUES:
         _fewer_values(problem, held)

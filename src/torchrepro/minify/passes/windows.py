@@ -2,22 +2,21 @@
 
 Most failures are due to one op. Each op with its recorded operands is a separate graph, and in a model of
 repeated layers few of them differ. Wrong values are found with one compilation of all of them in one graph,
-run on the values of every layer; other failures name a suspect, or else are found by bisection.
+run on the values of every layer; other failures name a suspect, there at the latest, or else are bisected.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torchrepro.cut.failing_windows import failing_ones
 from torchrepro.cut.hints import suspects
 from torchrepro.cut.subgraph import without_symbols
-from torchrepro.cut.windows import alone, by_ambient, failing_one, windows_of, wrong_ones
+from torchrepro.cut.windows import alone, by_ambient, windows_of, wrong_ones
 from torchrepro.edit.composites import expanded_everywhere
 from torchrepro.minify.passes.simplest import plainest_of
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Repro
-
-_SUSPECTS = 2
 
 
 def single_windows(problem: Problem) -> None:
@@ -29,17 +28,20 @@ def single_windows(problem: Problem) -> None:
         return
     repro = without_symbols(problem.best)
     windows = windows_of(repro, recording)
-    named = suspects(windows, problem.best_verdict, repro, recording)[:_SUSPECTS]
+    named = suspects(windows, problem.best_verdict, repro, recording)
     if _accept(problem, [alone(repro, recording, window.instances[0], window) for window in named]):
         return
     for group in by_ambient([window for window in windows if window not in named]):
         if problem.values_are_wrong:
             parts = problem.queries.parts_of(repro)
             found = wrong_ones(repro, recording, group, problem.rounds, parts=parts)
-        else:
-            found = failing_one(repro, recording, group, problem.first_failing, parts=problem.workers + 1)
-        if _accept(problem, [alone(repro, recording, *pair) for pair in found]):
-            return
+            if _accept(problem, [alone(repro, recording, *pair) for pair in found]):
+                return
+            continue
+        asked, parts = (problem.first_failing, problem.queries.failure_announced), problem.workers + 1
+        for pair in failing_ones(repro, recording, group, *asked, parts=parts):
+            if _accept(problem, [alone(repro, recording, *pair)]):
+                return
 
 
 def _accept(problem: Problem, ops: Sequence[Repro | None]) -> bool:
