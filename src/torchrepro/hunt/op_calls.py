@@ -27,8 +27,10 @@ from torchrepro.torch_api.ops import HigherOrderOperator, op_name
 from torchrepro.torch_api.tensors import storage_identity, version_of
 
 _BYTES_KEPT = 1 << 28
-_PLACE_ONLY = ("clone", "copy", "empty_like", "ones_like", "zeros_like", "full_like", "lift_fresh", "alias")
+_COPIES = ("clone", "copy", "lift_fresh", "alias")
 """Ops that compute nothing, next to views: no failure is theirs."""
+_SHAPES = ("empty_like", "ones_like", "zeros_like", "full_like", "rand_like", "randn_like")
+"""Ops that read no element of their operand."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +57,7 @@ class OpCall:
     depends: frozenset[int]
     """The numbers of the earlier calls on which it depends."""
     computes: bool
+    """Whether it computes something from the program's inputs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +105,8 @@ class _Recorder(TorchDispatchMode):
             storage_identity(tensor): (number, tensor) for number, tensor, _ in self._inputs.values()
         }
         self._written: dict[tuple[str, int], frozenset[int]] = {}
+        self._fed = set(self._storages)
+        """Storages with something that was computed from inputs."""
         self._alive: list[torch.UntypedStorage] = []
         self._left = _BYTES_KEPT
 
@@ -123,18 +128,25 @@ class _Recorder(TorchDispatchMode):
             with disable_current_modes():
                 number = self._record(func, args, kwargs, computes=not plan.untouched)
             result = func(*args, **kwargs)
-            with disable_current_modes():
-                for tensor in written_or_returned(func, args, kwargs, result):
-                    if not plan.untouched:
-                        key = storage_identity(tensor)
-                        self._written[key] = self.calls[number].depends | {number} | self.depends_on(tensor)
-                        self._alive.append(tensor.untyped_storage())
+            if not plan.untouched:
+                with disable_current_modes():
+                    self._keep(number, written_or_returned(func, args, kwargs, result))
             return result
 
+    def _keep(self, number: int, results: Sequence[torch.Tensor]) -> None:
+        call = self.calls[number]
+        for tensor in results:
+            key = storage_identity(tensor)
+            self._written[key] = call.depends | {number} | self.depends_on(tensor)
+            self._alive.append(tensor.untyped_storage())
+            if call.computes or call.op in _COPIES:
+                self._fed.add(key)
+
     def _record(self, func: Any, args: Any, kwargs: Any, *, computes: bool) -> int:
-        tensors = [tensor for _, tensor in tensors_in((args, kwargs))]
         name = op_name(func).removesuffix("_")
-        computes = computes and name not in _PLACE_ONLY
+        tensors = [] if name in _SHAPES else [tensor for _, tensor in tensors_in((args, kwargs))]
+        fed = any(storage_identity(tensor) in self._fed for tensor in tensors)
+        computes = computes and fed and name not in _COPIES
         rest = [each for each in (*args, *kwargs.values()) if not _holds_tensors(each)]
         self.calls.append(
             OpCall(
