@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from torchrepro.cli import hunt_report
 from torchrepro.cli.options import CANNOT_BE_TESTED, Json, Quiet, Traceback, failures_as_lines
 from torchrepro.nouns.errors import TorchReproError, visible
 
@@ -20,6 +21,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+app.command("report")(hunt_report.report)
 
 
 @app.callback()
