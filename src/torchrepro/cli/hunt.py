@@ -56,6 +56,15 @@ def hunt(
         str,
         typer.Option("--generators", metavar="A,B", help="Use only these generators.", show_default=False),
     ] = "",
+    corpus: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--corpus",
+            metavar="CORPUS",
+            help="Also start from these bundles (repeatable).",
+            show_default=False,
+        ),
+    ] = None,
     list_generators: Annotated[
         bool, typer.Option("--list-generators", help="Show the generators and exit.")
     ] = False,
@@ -92,6 +101,7 @@ def hunt(
             programs=programs,
             until_new=until_new,
             generators=tuple(filter(None, generators.split(","))),
+            corpora=tuple(str(path.absolute()) for path in corpus or ()),
             jobs=jobs,
             batch=batch,
         )

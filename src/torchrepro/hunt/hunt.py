@@ -52,7 +52,7 @@ def hunt(
         before = Tally.of(directory.judged()).programs
         end_leftovers(directory.mark)
         directory.clear()
-        for place in (directory.failing, directory.buckets, directory.sources):
+        for place in (directory.failing, directory.buckets):
             place.mkdir(exist_ok=True)
         request = SearchRequest(
             job="torchrepro.hunt.loop:hunt",

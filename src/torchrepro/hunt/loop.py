@@ -22,7 +22,7 @@ import msgspec
 from torchrepro.corpus.index import Corpus
 from torchrepro.engine.processes.child import Outcome, Reporter
 from torchrepro.engine.processes.executor import Executor, Task, executor_for
-from torchrepro.engine.processes.fresh_process import job_named, verdict_of
+from torchrepro.engine.processes.fresh_process import job_named, raise_reported, verdict_of
 from torchrepro.engine.processes.limits import memory_share
 from torchrepro.engine.search.process import SearchRequest
 from torchrepro.engine.search.setup import Stop, Timeline, throwaway, use_scratch, warming_up
@@ -36,7 +36,9 @@ from torchrepro.nouns.verdict import Kind
 
 _SECONDS_TOGETHER = 240.0
 _SECONDS_ALONE = 90.0
+_SECONDS_TO_COLLECT = 600.0
 _SECONDS_TO_SAVE = 60.0
+_COLLECT = "torchrepro.hunt.sources:collect_sources"
 _SAVE = "torchrepro.hunt.jobs:save"
 _SORT = "torchrepro.hunt.jobs:sort_failure"
 _SORTER = "torchrepro.hunt.triage"
@@ -64,6 +66,9 @@ def hunt(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         with warming_up(request, repro, stop):
             timeline.phase("warm")
         use_scratch(directory)
+        if any(generator.needs_sources for generator in chosen_generators(settings.generators)):
+            reporter.send(step="capturing the graphs of small nets")
+            _collect_sources(directory, settings, executor)
         stop.after(settings.seconds)
         began = time.monotonic()
         try:
@@ -72,6 +77,15 @@ def hunt(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
             reason = str(stopped)
         seconds = time.monotonic() - began
     return {"stopped": reason, "seconds": seconds}
+
+
+def _collect_sources(directory: HuntDirectory, settings: HuntSettings, executor: Executor) -> None:
+    """Make the bundles from which some generators make programs, unless an earlier hunt has made them."""
+    if not directory.sources.exists():
+        payload = {"directory": str(directory.sources), "corpora": list(settings.corpora)}
+        executor.start(Task(_COLLECT, _NOTHING, payload, time_limit=_SECONDS_TO_COLLECT, local=True))
+        _, outcome = executor.wait()
+        raise_reported(outcome)
 
 
 @dataclass(eq=False)
@@ -174,8 +188,15 @@ class _Loop:
         )
 
     def _sort(self, failure: Judged) -> Task:
-        payload = {"bundle": failure.bundle, "seed": failure.seed, "directory": str(self.directory.buckets)}
-        return self._task(_SORT, payload, self.settings.sort_seconds)
+        seconds = self.settings.sort_seconds
+        payload = {
+            "bundle": failure.bundle,
+            "seed": failure.seed,
+            "directory": str(self.directory.buckets),
+            "seconds": seconds,
+            "jobs": 1,
+        }
+        return self._task(_SORT, payload, seconds + _SECONDS_ALONE)
 
     def _task(self, job: str, payload: Mapping[str, Any], seconds: float) -> Task:
         limit = memory_share(self.executor.workers)

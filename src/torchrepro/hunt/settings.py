@@ -21,11 +21,13 @@ class HuntSettings:
     seed: int = 0
     generators: tuple[str, ...] = ()
     """By name; empty: all."""
+    corpora: tuple[str, ...] = ()
+    """Directories of corpora whose bundles some generators start from; kept when the hunt begins."""
     jobs: int | None = None
     """Processes at a time; None: one for each core."""
     batch: int = 64
     """Programs in a compilation, at most."""
-    sort_seconds: float = 600.0
+    sort_seconds: float = 300.0
     """For minifying and locating one failure."""
 
 

@@ -7,12 +7,11 @@ operators that a compiler generates code for are chosen more often than those th
 from __future__ import annotations
 
 import operator as python_operator
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -28,6 +27,7 @@ from torchrepro.hunt.generators.tensors import (
     with_layout,
     with_special_values,
 )
+from torchrepro.hunt.registry import Draw
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.nouns.repro import Repro
 from torchrepro.state.fake_run import silent_torch
@@ -56,8 +56,9 @@ _MEANINGLESS = ("empty", "resize", "jiterator", "item", "to_sparse", "to_mkldnn"
 """Parts of the names of operators whose results are unwritten memory, no tensors, or of another layout."""
 
 
-def generate(random: Random, sources: Sequence[Path] = ()) -> Repro | None:
+def generate(draw: Draw) -> Repro | None:
     """Return a program of operators, or None if no operator took what was drawn."""
+    random = draw.random
     chain = _Chain(random)
     with silent_torch(), torch.no_grad():
         for _ in range(random.choice(_LENGTHS)):
@@ -124,7 +125,7 @@ class _Chain:
                 result: torch.Tensor = self.values[given]
                 fed[id(result)] = given
                 return result
-            if not _is_usual(tensor):
+            if not _is_usual(tensor) or tensor.dtype not in _DTYPES:
                 return tensor
             tensor = resized(self.random, tensor.detach(), sizes)
             if (special and tensor.is_floating_point()) or self.random.random() < 0.05:
