@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,22 @@ def test_ops_of_a_rule_have_to_depend_on_one_another_as_in_the_minimal_repro(tmp
     apart = saved(tmp_path / "apart", lambda x: (x.exp() + x.log1p(),), torch.ones(4))
     assert is_known(rule, chained, "out[0]")
     assert not is_known(rule, apart, "out[0]")
+
+
+def test_an_op_is_known_by_what_inductor_decomposes_it_into(tmp_path: Path) -> None:
+    """`softshrink` multiplies by zero, which inductor folds to zero where the other factor is NaN."""
+    bundle = saved(tmp_path / "minimal", lambda x: (torch.mul(x, 0),), torch.tensor([math.nan]))
+    facts = [fact(Area.VALUES, limits=Limits(others=("nan",))), fact(Area.ARGUMENTS)]
+    payload = {"bundle": bundle, "facts": msgspec.to_builtins(facts), "paths": ["out[0]"]}
+    rule = rule_of({**payload, "signature": msgspec.to_builtins(SIGNATURE)}, quiet)["rule"]
+
+    def shrunk(x: Tensor) -> tuple[Tensor]:
+        return (torch.nn.functional.softshrink(x * 2),)
+
+    assert is_known(rule, saved(tmp_path / "nan", shrunk, torch.tensor([1.0, math.nan])), "out[0]")
+    assert not is_known(
+        rule, saved(tmp_path / "twice", lambda x: (x * 2,), torch.tensor([math.nan])), "out[0]"
+    )
 
 
 def test_a_gradient_is_recognised_by_the_op_of_its_backward(tmp_path: Path) -> None:

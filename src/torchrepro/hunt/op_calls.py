@@ -21,6 +21,7 @@ from torchrepro.judge.upcast import plan_of
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.report.error_map import tensors_of
 from torchrepro.state.ambient import applied_settings
+from torchrepro.state.fake_run import Decompositions
 from torchrepro.torch_api.generators import capture_rng_state, same_randomness
 from torchrepro.torch_api.modes import DisableTorchFunction, TorchDispatchMode, disable_current_modes
 from torchrepro.torch_api.ops import HigherOrderOperator, op_name
@@ -70,14 +71,17 @@ class Calls:
     run: Run | None = None
 
 
-def calls_of(repro: Repro) -> Calls | None:
-    """Run a repro eagerly in this process; None for a whole call of the user's code, which is no graph."""
+def calls_of(repro: Repro, decompositions: Decompositions | None = None) -> Calls | None:
+    """Run a repro eagerly in this process; None for a whole call of the user's code, which is no graph.
+
+    An op that has a decomposition is run, and recorded, as the ops that it is made of.
+    """
     if repro.place is Place.BEFORE_CAPTURE:
         return None
     prepared = repro_common(repro)
     graph, inputs = prepared.graph(), prepared.inputs()
     start = capture_rng_state().starting_from(repro.ambient.rng or {})
-    recorder = _Recorder(inputs)
+    recorder = _Recorder(inputs, decompositions or {})
     with applied_settings(repro.ambient), same_randomness(start):
         try:
             with recorder:
@@ -93,9 +97,10 @@ class _Recorder(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, inputs: Sequence[Any]) -> None:
+    def __init__(self, inputs: Sequence[Any], decompositions: Decompositions) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[OpCall] = []
+        self._decompositions = decompositions
         self._inputs = {
             id(tensor): (number, tensor, version_of(tensor))
             for number, tensor in enumerate(inputs)
@@ -125,6 +130,12 @@ class _Recorder(TorchDispatchMode):
             if plan.composite:
                 with self:
                     return func.decompose(*args, **kwargs)
+            steps = None if plan.untouched else self._decompositions.get(func)
+            if steps is not None:
+                with self:
+                    result = steps(*args, **kwargs)
+                if result is not NotImplemented:
+                    return result
             with disable_current_modes():
                 number = self._record(func, args, kwargs, computes=not plan.untouched)
             result = func(*args, **kwargs)
