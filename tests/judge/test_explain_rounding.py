@@ -250,7 +250,7 @@ def test_eager_that_depends_on_the_layout_is_not_blamed_on_the_compiler(name: st
     assert not same_two_models(function, wrong, given)
 
 
-SPECIAL = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-40, -1e-40, 1.0, -1.0, -3.0, 100.0, 3e38, 0.5, 20.0]
+SPECIAL = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-40, -1e-40, 1.0, -1.0, -3.0, 88.9, 100.0, 3e38, 0.5]
 
 
 @dataclass(frozen=True)
@@ -278,6 +278,8 @@ INCONSISTENT = {
     "remainder": Inconsistent(torch.remainder, 2),
     "remainder in bfloat16": Inconsistent(torch.remainder, 2, torch.bfloat16),
     "remainder_": Inconsistent(lambda x, y: x.clone().remainder_(y), 2),
+    "sinh": Inconsistent(torch.sinh),
+    "cosh": Inconsistent(torch.cosh),
     "sgn": Inconsistent(torch.sgn, 1, torch.complex64),
     "square": Inconsistent(torch.square, 1, torch.complex64),
     **{
@@ -316,7 +318,7 @@ def test_what_eager_gives_alone_strided_or_in_a_longer_tensor_is_never_the_compi
             if any("eager is inconsistent" in note for note in found.notes):
                 blamed.add(found.blamed)
     given = case.values(40)
-    assert not same_two_models(case.run, lambda *given: 2 * case.run(*given) + 5, given)
+    assert not same_two_models(case.run, lambda *given: -case.run(*given) - 5, given)
     assert blamed <= {Blame.EAGER}
 
 

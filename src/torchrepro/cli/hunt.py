@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from torchrepro.cli import hunt_report
 from torchrepro.cli.options import CANNOT_BE_TESTED, Json, Quiet, Traceback, failures_as_lines
 from torchrepro.nouns.errors import TorchReproError, visible
 
 if TYPE_CHECKING:
-    from torchrepro.hunt.settings import Hunted
+    from torchrepro.hunt.settings import Hunted, HuntSettings
 
 app = typer.Typer(
     help="Generate programs, and keep those that the compiler gets wrong.",
@@ -20,6 +21,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+app.command("report")(hunt_report.report)
 
 
 @app.callback()
@@ -35,6 +39,10 @@ def hunt(
         float | None,
         typer.Option("--minutes", min=0.1, help="End after so many minutes.", show_default=False),
     ] = None,
+    programs: Annotated[
+        int | None,
+        typer.Option("--programs", min=1, help="End after so many seeds.", show_default=False),
+    ] = None,
     until_new: Annotated[
         int | None,
         typer.Option(
@@ -48,6 +56,15 @@ def hunt(
         str,
         typer.Option("--generators", metavar="A,B", help="Use only these generators.", show_default=False),
     ] = "",
+    corpus: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--corpus",
+            metavar="CORPUS",
+            help="Also start from these bundles (repeatable).",
+            show_default=False,
+        ),
+    ] = None,
     list_generators: Annotated[
         bool, typer.Option("--list-generators", help="Show the generators and exit.")
     ] = False,
@@ -60,7 +77,7 @@ def hunt(
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Processes at a time (default: one per core).")
     ] = None,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Programs in a compilation, at most.")] = 32,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Programs in a compilation, at most.")] = 64,
     json_: Json = False,
     quiet: Quiet = False,
     traceback: Traceback = False,
@@ -77,42 +94,33 @@ def hunt(
         _list_generators(as_json=json_)
         return
     with failures_as_lines(as_json=json_, show_traceback=traceback):
-        names = tuple(filter(None, generators.split(",")))
+        from torchrepro.hunt.settings import HuntSettings
+
+        settings = HuntSettings(
+            seconds=None if minutes is None else 60 * minutes,
+            programs=programs,
+            until_new=until_new,
+            generators=tuple(filter(None, generators.split(","))),
+            corpora=tuple(str(path.absolute()) for path in corpus or ()),
+            jobs=jobs,
+            batch=batch,
+        )
         code = (
             _replay(replay, out, as_json=json_, quiet=quiet)
             if replay
-            else _hunt(out, minutes, until_new, seed, names, jobs, batch, as_json=json_, quiet=quiet)
+            else _hunt(out, settings, _number(seed), as_json=json_, quiet=quiet)
         )
     raise typer.Exit(code)
 
 
-def _hunt(
-    out: Path | None,
-    minutes: float | None,
-    until_new: int | None,
-    seed: str,
-    names: tuple[str, ...],
-    jobs: int | None,
-    batch: int,
-    *,
-    as_json: bool,
-    quiet: bool,
-) -> int:
+def _hunt(out: Path | None, settings: HuntSettings, seed: int | None, *, as_json: bool, quiet: bool) -> int:
     from torchrepro.cli.progress import progress
     from torchrepro.hunt.hunt import hunt
-    from torchrepro.hunt.settings import HuntSettings
 
     if out is None:
         raise TorchReproError("a hunt needs a directory", next_step="name one with --out DIR")
-    settings = HuntSettings(
-        seconds=None if minutes is None else 60 * minutes,
-        until_new=until_new,
-        generators=names,
-        jobs=jobs,
-        batch=batch,
-    )
     with progress(quiet=quiet or as_json) as shown:
-        found = hunt(out, settings, seed=_number(seed), on_message=shown.show)
+        found = hunt(out, settings, seed=seed, on_message=shown.show)
     if as_json:
         print(json.dumps(found.to_dict()))
     else:

@@ -10,6 +10,7 @@ import typer
 
 from torchrepro.cli.options import Json, Quiet, Traceback, failures_as_lines
 from torchrepro.nouns.errors import visible
+from torchrepro.nouns.sections import counted
 
 
 def report(
@@ -52,5 +53,5 @@ def report(
         return
     for row in found.rows:
         worth = "worth an issue" if row.gate.worth else f"not yet: {row.gate.missing[0].name}"
-        print(visible(f"{row.rank:3} {row.title} ({len(row.seeds)} programs; {worth})"))
+        print(visible(f"{row.rank:3} {row.title} ({counted(len(row.seeds), 'program')}; {worth})"))
     print(visible(target))

@@ -31,13 +31,15 @@ NO_PROGRAM = "no_program"
 """The seed leads to nothing that eager runs and capture would keep in one graph."""
 SUSPECT = "suspect"
 """It failed in the company of others, and is judged again alone."""
+NOT_JUDGED = "not_judged"
+"""torchrepro itself failed."""
 SORTED = "sorted"
 """A failure got its bucket."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What became of a seed: a kind of verdict, `NO_PROGRAM`, `SUSPECT` or `SORTED`."""
+    """What became of a seed: a kind of verdict, or a word of this module."""
 
     seed: str
     kind: str
@@ -131,7 +133,7 @@ class Tally:
     @property
     def programs(self) -> int:
         """How many programs were judged."""
-        return self.kinds.total() - self.kinds[NO_PROGRAM]
+        return self.kinds.total() - self.kinds[NO_PROGRAM] - self.kinds[NOT_JUDGED]
 
     @property
     def unsorted(self) -> list[Judged]:

@@ -125,7 +125,7 @@ def _asked(bucket: BucketDirectory, on_phase: OnPhase) -> Gate:
         examined = Examined(str(exc).splitlines()[0])
     criteria = (
         _tolerances(manifest, examined),
-        _choice(examined),
+        order_free(examined),
         _draws(examined),
         _truth(manifest, examined),
         _repeats(minimal, on_phase),
@@ -148,7 +148,8 @@ def _tolerances(manifest: Manifest, examined: Examined) -> Criterion:
     return Criterion(name, examined.differs_by_default, examined.close or f"unknown: {examined.reason}")
 
 
-def _choice(examined: Examined) -> Criterion:
+def order_free(examined: Examined) -> Criterion:
+    """Say whether what differs is more than the choice among equal elements (`argmax`, `topk`, `sort`)."""
     name = "no choice among equals"
     if examined.wrong and set(examined.wrong) <= set(examined.ties):
         return Criterion(name, False, f"{', '.join(examined.ties)}: other places of equal elements")

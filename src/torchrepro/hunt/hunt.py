@@ -28,6 +28,7 @@ from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.verdict import Verdict
 
 _REPLAY_SECONDS = 300.0
+BY_USER = "stopped by the user"
 
 
 def hunt(
@@ -51,7 +52,7 @@ def hunt(
         before = Tally.of(directory.judged()).programs
         end_leftovers(directory.mark)
         directory.clear()
-        for place in (directory.failing, directory.buckets, directory.sources):
+        for place in (directory.failing, directory.buckets):
             place.mkdir(exist_ok=True)
         request = SearchRequest(
             job="torchrepro.hunt.loop:hunt",
@@ -69,16 +70,16 @@ def hunt(
             "TORCHINDUCTOR_CACHE_DIR": str(directory.cache),
         }
         hide_devices(environ)
-        stopped = ""
+        stopped, seconds = "", 0.0
         try:
             outcome = run_search(request, environ=environ, on_message=on_message)
             raise_reported(outcome)
             if outcome.result is None:
                 died = f"the hunt's process died ({outcome.death}); the same command goes on"
                 raise HarnessError(f"{died}\n{outcome.output_tail}")
-            stopped = str(outcome.result["stopped"])
+            stopped, seconds = str(outcome.result["stopped"]), float(outcome.result["seconds"])
         except KeyboardInterrupt:
-            stopped = "stopped by the user"
+            stopped, seconds = BY_USER, time.monotonic() - began
         finally:
             directory.clear()
         tally = Tally.of(directory.judged())
@@ -97,7 +98,7 @@ def hunt(
         ),
         buckets={bucket: tuple(seeds) for bucket, seeds in tally.buckets.items()},
         judged_now=tally.programs - before,
-        seconds=round(time.monotonic() - began, 1),
+        seconds=round(seconds, 1),
         stopped=stopped,
     )
 

@@ -66,7 +66,9 @@ def save(_: Repro, payload: Mapping[str, Any], phase: Phase) -> dict[str, Any]:
 def sort_failure(_: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     """Put a failing bundle into its bucket (`hunt/triage.py`)."""
     triage = job_named("torchrepro.hunt.triage:triage")
-    return msgspec.to_builtins(triage(Path(payload["bundle"]), payload["seed"], Path(payload["directory"])))
+    bundle, directory = Path(payload["bundle"]), Path(payload["directory"])
+    found = triage(bundle, payload["seed"], directory, seconds=payload["seconds"], jobs=payload["jobs"])
+    return msgspec.to_builtins(found)
 
 
 def why_no_program(repro: Repro) -> str:

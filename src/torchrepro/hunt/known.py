@@ -18,6 +18,7 @@ from torchrepro.judge.models import Phase
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.results import Area, Fact
 from torchrepro.nouns.verdict import Signature
+from torchrepro.state.fake_run import inductor_decompositions
 
 _MOST_OPS = 8
 """A repro with more ops than these is not minimal, and makes no rule."""
@@ -84,15 +85,15 @@ def match(payload: Mapping[str, Any], phase: Phase) -> Any:
     """Return the number of the first rule that a failing bundle satisfies, or None: a job for its process."""
     repro = load_for_job(dict(payload), phase)
     rules = msgspec.convert(payload["rules"], tuple[Rule, ...])
-    phase("eager")
-    calls = calls_of(repro)
-    if calls is None:
-        return None  # a whole call of the user's code
-    depends = dependencies(calls, payload["paths"])
-    if depends is None:
-        return None
     settings = _settings_of(repro)
-    for number, rule in enumerate(rules):
-        if rule.settings in ("", settings) and is_known(rule, calls.calls, depends):
-            return number
+    phase("eager")
+    # A minimal repro often consists of what an op was decomposed into.
+    for decompositions in (lambda: None, inductor_decompositions):
+        calls = calls_of(repro, decompositions())
+        depends = None if calls is None else dependencies(calls, payload["paths"])
+        if calls is None or depends is None:
+            continue
+        for number, rule in enumerate(rules):
+            if rule.settings in ("", settings) and is_known(rule, calls.calls, depends):
+                return number
     return None

@@ -7,6 +7,7 @@ fails in company is judged alone; what then passes is kept as one program with i
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import deque
@@ -21,21 +22,23 @@ import msgspec
 from torchrepro.corpus.index import Corpus
 from torchrepro.engine.processes.child import Outcome, Reporter
 from torchrepro.engine.processes.executor import Executor, Task, executor_for
-from torchrepro.engine.processes.fresh_process import job_named, verdict_of
+from torchrepro.engine.processes.fresh_process import job_named, raise_reported, verdict_of
 from torchrepro.engine.processes.limits import memory_share
 from torchrepro.engine.search.process import SearchRequest
 from torchrepro.engine.search.setup import Stop, Timeline, throwaway, use_scratch, warming_up
-from torchrepro.hunt.directory import NO_PROGRAM, SORTED, SUSPECT, HuntDirectory, Judged, Tally
+from torchrepro.hunt.directory import NO_PROGRAM, NOT_JUDGED, SORTED, SUSPECT, HuntDirectory, Judged, Tally
 from torchrepro.hunt.program import TOGETHER, generator_of, seeds
 from torchrepro.hunt.registry import chosen_generators
 from torchrepro.hunt.settings import HuntSettings
-from torchrepro.nouns.errors import SearchStopped, TorchReproError
+from torchrepro.nouns.errors import HarnessError, SearchStopped, TorchReproError
 from torchrepro.nouns.repro import Compiler
-from torchrepro.nouns.verdict import Kind, Verdict
+from torchrepro.nouns.verdict import Kind
 
 _SECONDS_TOGETHER = 240.0
 _SECONDS_ALONE = 90.0
+_SECONDS_TO_COLLECT = 600.0
 _SECONDS_TO_SAVE = 60.0
+_COLLECT = "torchrepro.hunt.sources:collect_sources"
 _SAVE = "torchrepro.hunt.jobs:save"
 _SORT = "torchrepro.hunt.jobs:sort_failure"
 _SORTER = "torchrepro.hunt.triage"
@@ -63,12 +66,26 @@ def hunt(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         with warming_up(request, repro, stop):
             timeline.phase("warm")
         use_scratch(directory)
+        if any(generator.needs_sources for generator in chosen_generators(settings.generators)):
+            reporter.send(step="capturing the graphs of small nets")
+            _collect_sources(directory, settings, executor)
         stop.after(settings.seconds)
+        began = time.monotonic()
         try:
             _Loop(settings, directory, tally, executor, reporter).run()
         except SearchStopped as stopped:
             reason = str(stopped)
-    return {"stopped": reason}
+        seconds = time.monotonic() - began
+    return {"stopped": reason, "seconds": seconds}
+
+
+def _collect_sources(directory: HuntDirectory, settings: HuntSettings, executor: Executor) -> None:
+    """Make the bundles from which some generators make programs, unless an earlier hunt has made them."""
+    if not directory.sources.exists():
+        payload = {"directory": str(directory.sources), "corpora": list(settings.corpora)}
+        executor.start(Task(_COLLECT, _NOTHING, payload, time_limit=_SECONDS_TO_COLLECT, local=True))
+        _, outcome = executor.wait()
+        raise_reported(outcome)
 
 
 @dataclass(eq=False)
@@ -89,6 +106,7 @@ class _Loop:
 
     def __post_init__(self) -> None:
         self.judged_before = self.tally.programs
+        self.left = math.inf if self.settings.programs is None else self.settings.programs
         self.known_before = frozenset(self.tally.buckets)
         self.streams = self._streams()
         self.choices = random.Random(self.settings.seed)
@@ -99,10 +117,12 @@ class _Loop:
             self._keep(failure)
 
     def run(self) -> None:
-        """Judge programs until enough was found."""
+        """Judge programs until enough was found; what was begun is finished."""
         while not self._enough():
-            while self.under_way < self.executor.workers:
-                self._start(self._next())
+            while self.under_way < self.executor.workers and (task := self._next()) is not None:
+                self._start(task)
+            if not self.under_way:
+                break
             task, outcome = self.executor.wait()
             self.under_way -= 1
             self._take(task, outcome)
@@ -119,7 +139,7 @@ class _Loop:
         self.executor.start(task)
         self.under_way += 1
 
-    def _next(self) -> Task:
+    def _next(self) -> Task | None:
         """Return the next task: what is left of a batch, a failure to be sorted, or new programs."""
         if self.waiting:
             return self.waiting.popleft()
@@ -132,10 +152,14 @@ class _Loop:
         ):
             self.sorting = self._sort(unsorted[0])
             return self.sorting
+        count = int(min(self.settings.batch, self.left))
+        if count < 1:
+            return None
+        self.left -= count
         generators = chosen_generators(self.settings.generators)
         generator = self.choices.choices(generators, [each.weight for each in generators])[0]
         stream = self.streams[generator.name]
-        return self._judge([next(stream) for _ in range(self.settings.batch)])
+        return self._judge([next(stream) for _ in range(count)])
 
     def _streams(self) -> Mapping[str, Iterator[str]]:
         """Return the seeds of each generator that were not judged yet."""
@@ -164,8 +188,15 @@ class _Loop:
         )
 
     def _sort(self, failure: Judged) -> Task:
-        payload = {"bundle": failure.bundle, "seed": failure.seed, "directory": str(self.directory.buckets)}
-        return self._task(_SORT, payload, self.settings.sort_seconds)
+        seconds = self.settings.sort_seconds
+        payload = {
+            "bundle": failure.bundle,
+            "seed": failure.seed,
+            "directory": str(self.directory.buckets),
+            "seconds": seconds,
+            "jobs": 1,
+        }
+        return self._task(_SORT, payload, seconds + _SECONDS_ALONE)
 
     def _task(self, job: str, payload: Mapping[str, Any], seconds: float) -> Task:
         limit = memory_share(self.executor.workers)
@@ -213,7 +244,14 @@ class _Loop:
                 self.waiting.append(self._in_company(seed, company))
             self._settle(judged)
             return
-        verdict = _death(outcome, task.time_limit)
+        try:
+            verdict = replace(verdict_of(outcome, task.time_limit), seconds=outcome.seconds)
+        except TorchReproError as exc:
+            self._settle([Judged(seed, Kind.INVALID.value, str(exc))])
+            return
+        except HarnessError as exc:
+            self._settle([Judged(seed, NOT_JUDGED, str(exc))])
+            return
         if not verdict.fails:
             self._settle([Judged(seed, verdict.kind.value, verdict.summary)])
             return
@@ -279,11 +317,3 @@ def _judged(outcome: Outcome) -> Judged | None:
 
 def _lost(seed: str, outcome: Outcome) -> Judged:
     return Judged(seed, Kind.CRASH.value, "its process died while it was saved", not_saved=outcome.death)
-
-
-def _death(outcome: Outcome, limit: float) -> Verdict:
-    """Return the verdict on a process that did not answer; invalid if the compiler had not begun."""
-    try:
-        return replace(verdict_of(outcome, limit), seconds=outcome.seconds)
-    except TorchReproError as exc:
-        return Verdict(Kind.INVALID, summary=str(exc), seconds=outcome.seconds)

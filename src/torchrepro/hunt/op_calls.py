@@ -21,14 +21,17 @@ from torchrepro.judge.upcast import plan_of
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.report.error_map import tensors_of
 from torchrepro.state.ambient import applied_settings
+from torchrepro.state.fake_run import Decompositions
 from torchrepro.torch_api.generators import capture_rng_state, same_randomness
 from torchrepro.torch_api.modes import DisableTorchFunction, TorchDispatchMode, disable_current_modes
 from torchrepro.torch_api.ops import HigherOrderOperator, op_name
 from torchrepro.torch_api.tensors import storage_identity, version_of
 
 _BYTES_KEPT = 1 << 28
-_PLACE_ONLY = ("clone", "copy", "empty_like", "ones_like", "zeros_like", "full_like", "lift_fresh", "alias")
+_COPIES = ("clone", "copy", "lift_fresh", "alias")
 """Ops that compute nothing, next to views: no failure is theirs."""
+_SHAPES = ("empty_like", "ones_like", "zeros_like", "full_like", "rand_like", "randn_like")
+"""Ops that read no element of their operand."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +58,7 @@ class OpCall:
     depends: frozenset[int]
     """The numbers of the earlier calls on which it depends."""
     computes: bool
+    """Whether it computes something from the program's inputs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,14 +71,17 @@ class Calls:
     run: Run | None = None
 
 
-def calls_of(repro: Repro) -> Calls | None:
-    """Run a repro eagerly in this process; None for a whole call of the user's code, which is no graph."""
+def calls_of(repro: Repro, decompositions: Decompositions | None = None) -> Calls | None:
+    """Run a repro eagerly in this process; None for a whole call of the user's code, which is no graph.
+
+    An op that has a decomposition is run, and recorded, as the ops that it is made of.
+    """
     if repro.place is Place.BEFORE_CAPTURE:
         return None
     prepared = repro_common(repro)
     graph, inputs = prepared.graph(), prepared.inputs()
     start = capture_rng_state().starting_from(repro.ambient.rng or {})
-    recorder = _Recorder(inputs)
+    recorder = _Recorder(inputs, decompositions or {})
     with applied_settings(repro.ambient), same_randomness(start):
         try:
             with recorder:
@@ -90,9 +97,10 @@ class _Recorder(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, inputs: Sequence[Any]) -> None:
+    def __init__(self, inputs: Sequence[Any], decompositions: Decompositions) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[OpCall] = []
+        self._decompositions = decompositions
         self._inputs = {
             id(tensor): (number, tensor, version_of(tensor))
             for number, tensor in enumerate(inputs)
@@ -102,6 +110,8 @@ class _Recorder(TorchDispatchMode):
             storage_identity(tensor): (number, tensor) for number, tensor, _ in self._inputs.values()
         }
         self._written: dict[tuple[str, int], frozenset[int]] = {}
+        self._fed = set(self._storages)
+        """Storages with something that was computed from inputs."""
         self._alive: list[torch.UntypedStorage] = []
         self._left = _BYTES_KEPT
 
@@ -120,21 +130,34 @@ class _Recorder(TorchDispatchMode):
             if plan.composite:
                 with self:
                     return func.decompose(*args, **kwargs)
+            steps = None if plan.untouched else self._decompositions.get(func)
+            if steps is not None:
+                with self:
+                    result = steps(*args, **kwargs)
+                if result is not NotImplemented:
+                    return result
             with disable_current_modes():
                 number = self._record(func, args, kwargs, computes=not plan.untouched)
             result = func(*args, **kwargs)
-            with disable_current_modes():
-                for tensor in written_or_returned(func, args, kwargs, result):
-                    if not plan.untouched:
-                        key = storage_identity(tensor)
-                        self._written[key] = self.calls[number].depends | {number} | self.depends_on(tensor)
-                        self._alive.append(tensor.untyped_storage())
+            if not plan.untouched:
+                with disable_current_modes():
+                    self._keep(number, written_or_returned(func, args, kwargs, result))
             return result
 
+    def _keep(self, number: int, results: Sequence[torch.Tensor]) -> None:
+        call = self.calls[number]
+        for tensor in results:
+            key = storage_identity(tensor)
+            self._written[key] = call.depends | {number} | self.depends_on(tensor)
+            self._alive.append(tensor.untyped_storage())
+            if call.computes or call.op in _COPIES:
+                self._fed.add(key)
+
     def _record(self, func: Any, args: Any, kwargs: Any, *, computes: bool) -> int:
-        tensors = [tensor for _, tensor in tensors_in((args, kwargs))]
         name = op_name(func).removesuffix("_")
-        computes = computes and name not in _PLACE_ONLY
+        tensors = [] if name in _SHAPES else [tensor for _, tensor in tensors_in((args, kwargs))]
+        fed = any(storage_identity(tensor) in self._fed for tensor in tensors)
+        computes = computes and fed and name not in _COPIES
         rest = [each for each in (*args, *kwargs.values()) if not _holds_tensors(each)]
         self.calls.append(
             OpCall(

@@ -17,7 +17,7 @@ import torch
 
 from torchrepro.cut.batches import joined
 from torchrepro.engine.processes.fresh_process import job_named
-from torchrepro.hunt.registry import Generator, generator_named
+from torchrepro.hunt.registry import SHARED, Draw, Generator, generator_named
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Repro
 from torchrepro.torch_api.generators import capture_rng_state, same_randomness
@@ -60,12 +60,13 @@ def seeds(generator: Generator, hunt: int, start: int = 0) -> Iterator[str]:
 def _generated(seed: str, sources: Sequence[Path]) -> Repro | None:
     name, number = _parsed(seed)
     generate = job_named(generator_named(name).function)
+    choices = random.Random(f"{name} {number:x}")
+    draw = Draw(choices, random.Random(f"{name} shared {number // SHARED:x}"), tuple(sources))
     with same_randomness(capture_rng_state()):
-        choices = random.Random(f"{name} {number:x}")
         torch.manual_seed(choices.getrandbits(60))
         random.seed(choices.getrandbits(60))
         np.random.seed(choices.getrandbits(32))
-        repro: Repro | None = generate(choices, sources)
+        repro: Repro | None = generate(draw)
     return repro
 
 

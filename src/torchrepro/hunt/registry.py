@@ -1,8 +1,8 @@
 """The generators of programs: to add one, write a file and a row.
 
-A generator is a function `generate(random, sources)` that returns a `Repro`, or None where the draw led to
-no program. Its choices come from `random` and from the generators of torch, Python and NumPy, which were
-seeded before, so that a seed gives the same program again. It need not check the program: what eager refuses
+A generator is a function `generate(draw)` that returns a `Repro`, or None where the draw led to no program.
+Its choices come from the `Draw` and from the generators of torch, Python and NumPy, which were seeded before,
+so that a seed gives the same program again. It need not check the program: what eager refuses
 is left out before anything is compiled, and so is what draws random numbers. But it must not make programs
 that read memory which nothing has written: these have no right answer.
 
@@ -15,10 +15,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from random import Random
 
 from torchrepro.nouns.errors import TorchReproError
 
 JUDGE_GRAPHS = "torchrepro.hunt.jobs:judge_graphs"
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What a generator may choose by."""
+
+    random: Random
+    shared: Random
+    """Its draws are the same for `SHARED` seeds in a row, which are judged together: for what separates
+    compilations, such as settings of the compiler, and for what takes time to load."""
+    sources: Sequence[Path] = ()
+    """Bundles of graphs, in a fixed order."""
+
+
+SHARED = 64
+"""How many seeds in a row have the same shared draws."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +64,21 @@ GENERATORS: tuple[Generator, ...] = (
         6,
         "torch's operators on its own sample inputs, alone and in chains",
         prepare="torchrepro.torch_api.operator_database:operators",
+    ),
+    Generator(
+        "windows",
+        "torchrepro.hunt.generators.windows:generate",
+        2,
+        "a few ops out of real graphs, on the values that they had there",
+        needs_sources=True,
+    ),
+    Generator(
+        "mutations",
+        "torchrepro.hunt.generators.mutations:generate",
+        3,
+        "the other programs with views, writes in place, aliases, other dtypes, autocast, options",
+        prepare="torchrepro.torch_api.operator_database:operators",
+        needs_sources=True,
     ),
 )
 

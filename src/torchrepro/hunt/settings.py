@@ -14,16 +14,20 @@ class HuntSettings:
 
     seconds: float | None = None
     """None: until Ctrl-C, or until enough was found."""
+    programs: int | None = None
+    """End after so many seeds."""
     until_new: int | None = None
     """End once so many new buckets were found (failures, where they are not sorted)."""
     seed: int = 0
     generators: tuple[str, ...] = ()
     """By name; empty: all."""
+    corpora: tuple[str, ...] = ()
+    """Directories of corpora whose bundles some generators start from; kept when the hunt begins."""
     jobs: int | None = None
     """Processes at a time; None: one for each core."""
-    batch: int = 32
+    batch: int = 64
     """Programs in a compilation, at most."""
-    sort_seconds: float = 600.0
+    sort_seconds: float = 300.0
     """For minifying and locating one failure."""
 
 
@@ -55,7 +59,7 @@ class Hunted:
     judged_now: int = 0
     """Programs of this run alone."""
     seconds: float = 0.0
-    """Of this run."""
+    """Of this run, after warming up."""
     stopped: str = ""
 
     def to_dict(self) -> dict[str, object]:

@@ -33,10 +33,11 @@ class Limits:
         )
 
     def __str__(self) -> str:
-        words = [_range_in_words(low, high) for low, high in self.ranges]
-        words += [f"multiples of {self.multiple_of}"] if self.multiple_of else []
-        words += [f"no multiple of {self.not_multiple_of}"] if self.not_multiple_of else []
-        return " or ".join((*filter(None, words), *self.others)) or "any"
+        words = " or ".join(filter(None, (_range_in_words(low, high) for low, high in self.ranges)))
+        pattern = f"multiple of {self.multiple_of}" if self.multiple_of else ""
+        pattern = f"no multiple of {self.not_multiple_of}" if self.not_multiple_of else pattern
+        told = ", ".join(filter(None, (words, pattern)))
+        return " or ".join(filter(None, (told, *self.others))) or "any"
 
 
 def _range_in_words(low: float | None, high: float | None) -> str:

@@ -38,6 +38,8 @@ class Operator:
     """Each element of the result depends on one element of each operand."""
     reduction: bool
     differentiable: bool
+    lapack: bool
+    """Whether it calls LAPACK, which no compiler replaces, and which may crash for NaN."""
     entry: Any
     """The `OpInfo`."""
 
@@ -77,5 +79,6 @@ def _operator(entry: Any) -> Operator:
         elementwise=kind in _ELEMENTWISE,
         reduction=kind == _REDUCTION,
         differentiable=bool(entry.supports_autograd),
+        lapack=any("Lapack" in getattr(each, "__name__", "") for each in entry.decorators),
         entry=entry,
     )
