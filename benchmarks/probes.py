@@ -36,6 +36,7 @@ from torchrepro.nouns.verdict import Kind
 OPERATOR = "operator_"
 OF_VALUES = [kind for kind in PROBES if kind not in COSTS]
 _KEPT = {"size_cap": 1 << 30}
+_OF_SYMBOLS = (Kind.SIZES, Kind.BATCH)
 
 
 def __getattr__(name: str) -> Callable[[], Any]:
@@ -120,12 +121,12 @@ def probe_all(payload: dict[str, Any], phase: Any) -> int:
             True: None,
         }
         for kind in map(Kind, payload["kinds"]):
-            if kind is Kind.SIZES and paths[True] is None:
+            if kind in _OF_SYMBOLS and paths[True] is None:
                 directory = Path(scratch) / "dynamic"
                 directory.mkdir()
                 asked = {"request": msgspec.to_builtins(dynamic), "directory": str(directory)}
                 paths[True] = record({**asked, **_KEPT, "configs": ONLY_SIZES}, phase)
-            for path in paths[kind is Kind.SIZES]["bundles"]:
+            for path in paths[kind in _OF_SYMBOLS]["bundles"]:
                 repro = load_verified(Path(path))
                 asked_at = time.monotonic()
                 finding = probe_repro(replace(repro, probe=Probe(kind, seconds=payload["seconds"])))

@@ -53,7 +53,7 @@ class ProbedTarget:
 
     def answer(self, probe: Probe) -> ProbeAnswer:
         """Ask one probe about each graph, until one fails."""
-        bundles = self._with_symbols if probe.kind is Kind.SIZES else self._bundles
+        bundles = self._with_symbols if probe.kind in (Kind.SIZES, Kind.BATCH) else self._bundles
         passing: ProbeAnswer | None = None
         for bundle in bundles:
             found = self._found(bundle, probe)
