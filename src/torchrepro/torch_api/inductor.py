@@ -32,6 +32,16 @@ SEAMS = {
 }
 
 
+CHOICES: dict[str, dict[str, Any]] = {
+    "unfused": {"max_fusion_size": 1, "epilogue_fusion": False},
+    "scalar": {"cpp.simdlen": 1},
+    "no-reuse": {"allow_buffer_reuse": False, "inplace_buffers": False},
+    "no-patterns": {"pattern_matcher": False},
+    "autotune": {"max_autotune": True, "coordinate_descent_tuning": True},
+}
+"""Choices of inductor that must not change a result: its settings by name, the slowest last."""
+
+
 def __getattr__(name: str) -> Any:
     return load_seam(__name__, SEAMS, name)
 

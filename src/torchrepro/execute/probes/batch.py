@@ -16,13 +16,13 @@ from typing import Any
 import torch
 
 from torchrepro.execute.probes.context import Finding, ProbeContext, Trial, giving
-from torchrepro.execute.probes.other_sizes import known_sizes, notes_of_inputs, of_sizes, symbols_in
 from torchrepro.graph_text.annotations import TensorNote
 from torchrepro.judge.compare import tensors_in
 from torchrepro.judge.execute import Run
 from torchrepro.judge.models import Judged, Subject
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Verdict
+from torchrepro.state.other_sizes import known_sizes, notes_of_inputs, of_sizes, symbols_in
 from torchrepro.torch_api.pytree import tree_map_only
 
 Row = Callable[[int], Repro]

@@ -13,10 +13,10 @@ import torch
 
 from torchrepro.execute.artefacts import Artefact, GraphArtefact
 from torchrepro.execute.probes.context import Finding, ProbeContext, Trial
-from torchrepro.execute.probes.other_sizes import Resized, resized_symbols, resized_together
 from torchrepro.graph_text.metadata import fake_inputs
 from torchrepro.nouns.repro import Place
 from torchrepro.nouns.verdict import Verdict
+from torchrepro.state.other_sizes import Resized, resized_symbols, resized_together
 from torchrepro.torch_api.fake import fits_guards
 
 _OUTSIDE = "fail_on_recompile"
