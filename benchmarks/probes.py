@@ -12,23 +12,31 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
-from torchrepro import pipeline
-from torchrepro.nouns.errors import TorchReproError
-from torchrepro.nouns.probe import COSTS, PROBES
+from torchrepro.bundle.load import load_verified
+from torchrepro.engine.probe_target import ONLY_SIZES
+from torchrepro.engine.processes.fresh_process import compiler_environment, run_isolated
+from torchrepro.execute.probes.probe_repro import probe_repro
+from torchrepro.execute.user_model import record
+from torchrepro.nouns.probe import COSTS, PROBES, Probe
 from torchrepro.nouns.repro import ModelRequest
 from torchrepro.nouns.verdict import Kind
 
 OPERATOR = "operator_"
-SPACED = [kind for kind in PROBES if kind not in COSTS]
+OF_VALUES = [kind for kind in PROBES if kind not in COSTS]
+_KEPT = {"size_cap": 1 << 30}
+_OF_SYMBOLS = (Kind.SIZES, Kind.BATCH)
 
 
 def __getattr__(name: str) -> Callable[[], Any]:
@@ -78,16 +86,55 @@ def asked(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def probe(name: str, function: str, options: argparse.Namespace, kinds: list[Kind]) -> dict[str, Any]:
-    """Return the answers about one model."""
+    """Return the answers about one model; all probes in one process, which imports torch once."""
     request = ModelRequest(f"benchmarks.probes:{function}", backward=None if options.backward else False)
     row: dict[str, Any] = {"name": name, "answers": []}
-    try:
-        for answer in pipeline.probe(request, kinds, time_limit=options.time_limit, seconds=options.seconds):
-            told = {key: value for key, value in answer.to_dict().items() if key != "details"}
-            row["answers"].append({**told, "notes": list(answer.verdict.notes)})
-    except TorchReproError as exc:
-        row["error"] = str(exc)
+    payload = {
+        "request": msgspec.to_builtins(request),
+        "kinds": [kind.value for kind in kinds],
+        "seconds": options.seconds,
+    }
+
+    def take(message: Mapping[str, Any]) -> None:
+        row["answers"].extend([message["answer"]] if "answer" in message else [])
+
+    outcome = run_isolated(
+        "benchmarks.probes:probe_all",
+        payload,
+        time_limit=options.time_limit,
+        environ=compiler_environment(),
+        on_message=take,
+    )
+    if outcome.result is None:
+        error = outcome.error or {"fact": outcome.death if not outcome.timed_out else "out of time"}
+        row["error"] = error["fact"]
     return row
+
+
+def probe_all(payload: dict[str, Any], phase: Any) -> int:
+    """Record the graphs of a model and ask every probe about each: a job. Each answer is sent as it comes."""
+    request = msgspec.convert(payload["request"], ModelRequest)
+    dynamic = replace(request, compiler=replace(request.compiler, dynamic=True))
+    with tempfile.TemporaryDirectory() as scratch:
+        paths = {
+            False: record({"request": msgspec.to_builtins(request), "directory": scratch, **_KEPT}, phase),
+            True: None,
+        }
+        for kind in map(Kind, payload["kinds"]):
+            if kind in _OF_SYMBOLS and paths[True] is None:
+                directory = Path(scratch) / "dynamic"
+                directory.mkdir()
+                asked = {"request": msgspec.to_builtins(dynamic), "directory": str(directory)}
+                paths[True] = record({**asked, **_KEPT, "configs": ONLY_SIZES}, phase)
+            for path in paths[kind in _OF_SYMBOLS]["bundles"]:
+                repro = load_verified(Path(path))
+                asked_at = time.monotonic()
+                finding = probe_repro(replace(repro, probe=Probe(kind, seconds=payload["seconds"])))
+                verdict = finding.verdict
+                answer = {"probe": kind.value, "verdict": verdict.kind.value, "summary": verdict.summary}
+                took = round(time.monotonic() - asked_at, 1)
+                phase.send(answer={**answer, "notes": list(verdict.notes), "seconds": took})
+    return len(paths[False]["bundles"])
 
 
 def print_table(rows: dict[str, dict[str, Any]]) -> None:
@@ -114,7 +161,7 @@ def main() -> None:
     parser.add_argument("what", choices=["models", "operators"])
     parser.add_argument("names", nargs="*", help="only these models")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", default=",".join(SPACED), help="probes, by name")
+    parser.add_argument("--only", default=",".join(OF_VALUES), help="probes, by name")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--every", type=int, default=8, help="only every N-th operator")

@@ -24,7 +24,7 @@ from torchrepro.nouns.repro import ModelRequest, telling_environment
 from torchrepro.nouns.verdict import Kind, Signature, Verdict
 
 _AS_THEY_ARE: Mapping[str, Mapping[str, Any]] = {}
-_ONLY_SIZES = {"dynamo": {"specialize_float": True}}
+ONLY_SIZES = {"dynamo": {"specialize_float": True}}
 """With dynamic shapes capture makes inputs of floats as well (the eps of a normalisation), which the graph
 reads by `.item()`: then nothing in it is known before it runs."""
 
@@ -53,7 +53,7 @@ class ProbedTarget:
 
     def answer(self, probe: Probe) -> ProbeAnswer:
         """Ask one probe about each graph, until one fails."""
-        bundles = self._with_symbols if probe.kind is Kind.SIZES else self._bundles
+        bundles = self._with_symbols if probe.kind in (Kind.SIZES, Kind.BATCH) else self._bundles
         passing: ProbeAnswer | None = None
         for bundle in bundles:
             found = self._found(bundle, probe)
@@ -82,7 +82,7 @@ class ProbedTarget:
             return self._bundles
         dynamic = replace(self.request, compiler=replace(self.request.compiler, dynamic=True))
         with suppress(TorchReproError):
-            return self._recorded(dynamic, "dynamic", _ONLY_SIZES)
+            return self._recorded(dynamic, "dynamic", ONLY_SIZES)
         return self._bundles
 
     def _recorded(

@@ -20,6 +20,7 @@ from torchrepro.engine.processes.child import Program, end_group, popen, signal_
 from torchrepro.engine.processes.fresh_process import compiler_environment
 from torchrepro.engine.processes.limits import MARK
 from torchrepro.nouns.messages import normalise_message
+from torchrepro.nouns.probe import PROBES
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Signature, Verdict
 from torchrepro.script.candidates import each_script
@@ -35,7 +36,7 @@ _OF_THE_RUN = (MARK, "TORCHINDUCTOR_CACHE_DIR")
 """Environment variables of one run, which torch reads when it uses them."""
 _REPRODUCED = re.compile(r"^reproduced(?:: .*)?$", re.MULTILINE)
 _VARIABLE = re.compile(r"^os\.environ\[(.+)\] = (.+)$", re.MULTILINE)
-_COMPARED = (Kind.MISMATCH, Kind.NON_FINITE, Kind.MISSING_ERROR)
+_COMPARED = (Kind.MISMATCH, Kind.NON_FINITE, Kind.MISSING_ERROR, *PROBES)
 _RUN = """\
 import importlib, json, os, runpy, sys
 for module in {modules!r}:
@@ -285,9 +286,11 @@ def _read(exit_code: int | None, output: str, expected: Signature, time_limit: f
     if _REPRODUCED.search(output):
         return True, "says that it reproduces the failure"
     last = _last_line(output)
+    if expected.kind in PROBES and expected.exception:
+        return _raises(output, expected), last
+    if expected.kind in _COMPARED:
+        return _asserts(output), last
     match expected.kind:
-        case Kind.MISMATCH | Kind.NON_FINITE | Kind.MISSING_ERROR:
-            return _asserts(output), last
         case Kind.COMPILE_ERROR | Kind.RUN_ERROR:
             return _raises(output, expected), last
         case Kind.OUT_OF_MEMORY:

@@ -25,6 +25,20 @@ PROBES = (
 )
 """The kinds of failure that a probe looks for, in the order in which they are asked."""
 
+FINDINGS = {
+    Kind.SIZES: "is right for some sizes and wrong for others",
+    Kind.REPEAT: "gives other bits when it is called again",
+    Kind.RECOMPILE: "is wrong when it compiles again or with other choices",
+    Kind.BATCH: "is right for a batch and wrong for a row of it",
+    Kind.CACHE: "is wrong when it comes from a warm compile cache",
+    Kind.HOLD: "changes what an earlier call has returned",
+    Kind.THREADS: "is wrong with another number of threads",
+    Kind.SLOW: "takes more time than the baseline",
+    Kind.FAT: "takes more memory than the baseline",
+    Kind.SLOW_COMPILE: "takes more work to compile than the baseline",
+}
+"""What is wrong, as the end of a sentence about the compiler."""
+
 COSTS = (Kind.SLOW, Kind.FAT, Kind.SLOW_COMPILE)
 """Those about time and memory: measured, where the others compare values."""
 

@@ -6,6 +6,7 @@ import math
 import re
 
 from torchrepro.nouns.messages import telling_line
+from torchrepro.nouns.probe import FINDINGS
 from torchrepro.nouns.results import Confidence, Located, Way
 from torchrepro.nouns.sections import index_of
 from torchrepro.nouns.verdict import Blame, Difference, Kind, LeafComparison, Stage, Verdict
@@ -20,6 +21,7 @@ _TITLES = {
     Kind.OUT_OF_MEMORY: "out of memory",
     Kind.FLAKY: "fails intermittently",
     Kind.MISSING_ERROR: "does not raise the error that eager raises",
+    **FINDINGS,
 }
 _TITLES_OF_OPS = {
     Kind.MISMATCH: "wrong result of {}",

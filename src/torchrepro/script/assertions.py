@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from torchrepro.nouns.probe import FINDINGS
 from torchrepro.nouns.repro import SOURCE_TRUST, Compiler
 from torchrepro.nouns.verdict import Comparison, Difference, Kind, LeafComparison, Verdict
 from torchrepro.script.layout import WIDTH
@@ -104,6 +105,8 @@ def sentence(compiler: Compiler, verdict: Verdict) -> str:
             return f"{who} does not terminate, eager does"
         case Kind.MISSING_ERROR if raised is not None:
             return f"Eager raises {shortened(str(raised), _MESSAGE)}, {who} does not"
+    if verdict.kind in FINDINGS:
+        return f"{who} {FINDINGS[verdict.kind]} ({shortened(verdict.summary, _MESSAGE)})"
     leaf = worst_leaf(verdict)
     return f"{who} {_difference(leaf)}" if leaf is not None else f"{who}: {verdict.summary}"
 

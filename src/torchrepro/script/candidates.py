@@ -29,6 +29,7 @@ from torchrepro.script.expressions import Text, Unwritable, Writer
 from torchrepro.script.graph_script import RAISING, GraphScript
 from torchrepro.script.inputs import sizes_of_inputs
 from torchrepro.script.names import names_of_inputs
+from torchrepro.script.probe_script import ProbeScript
 from torchrepro.script.save_bundle import bundle_members
 from torchrepro.user_code.graph_source import write_with_source
 
@@ -39,7 +40,9 @@ def each_script(repro: Repro, verdict: Verdict) -> Iterator[Script]:
     Nothing is run here but shapes: `engine/verify_script.py` checks whether a script fails as the repro does.
     Later ones are seldom needed.
     """
-    writer = CallScript if repro.place is Place.BEFORE_CAPTURE else GraphScript
+    writer: type[GraphScript] = ProbeScript if repro.probe is not None else GraphScript
+    if repro.place is Place.BEFORE_CAPTURE:
+        writer = CallScript
     seen: set[str] = set()
     reasons: list[str] = []
     for exact in (False, True):
@@ -94,6 +97,8 @@ class CallScript(GraphScript):
 
     @cached_property
     def callee(self) -> str:
+        if self.repro.probe is not None:
+            raise Unwritable(f"what the probe {self.repro.probe.kind} has found in a whole call")
         target, text = self._call.target, self.written[0].text
         pattern = rf"self\.{CALLEE} = source\.(\w+)" if self._calls_around else r"\bsource\.(\w+)"
         names: set[str] = set(re.findall(pattern, text))

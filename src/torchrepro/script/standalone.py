@@ -70,6 +70,8 @@ def standalone_script(
     """Return the text of `repro.py`; where it cannot be made, a script that says why."""
     if manifest.compiler.frontend is not Frontend.DYNAMO:
         return no_script("it was captured by torchrepro's own front end, which plain torch does not have")
+    if manifest.probe is not None:
+        return no_script(f"it compares eager and compiled, and passes: see the probe {manifest.probe}")
     try:
         return _Standalone(manifest, graph_text, verdict, source, ending).text()
     except (TorchReproError, Unwritable) as exc:

@@ -33,6 +33,16 @@ SEAMS = {
 }
 
 
+CHOICES: dict[str, dict[str, Any]] = {
+    "unfused": {"max_fusion_size": 1, "epilogue_fusion": False},
+    "scalar": {"cpp.simdlen": 1},
+    "no-reuse": {"allow_buffer_reuse": False, "inplace_buffers": False},
+    "no-patterns": {"pattern_matcher": False},
+    "autotune": {"max_autotune": True, "coordinate_descent_tuning": True},
+}
+"""Choices of inductor that must not change a result: its settings by name, the slowest last."""
+
+
 __getattr__ = loading(__name__, SEAMS)
 
 
@@ -113,15 +123,23 @@ def generating_only(*, backward: bool) -> Iterator[None]:
 def graph_caches() -> Iterator[None]:
     """Turn the caches of whole graphs on in the body, in a directory that is empty at first.
 
-    Without a precompiled header, which would take longer than what it saves. Checked on torch 2.13
-    (`fx_graph_cache`, `enable_autograd_cache`, `cpp_cache_precompile_headers`).
+    The environment of a judging process forces them off, which a config alone cannot undo. Without a
+    precompiled header, which would take longer than what it saves. Checked on torch 2.13 (`fx_graph_cache`,
+    `enable_autograd_cache`, `cpp_cache_precompile_headers`, `env_value_force`).
     """
     from torch._functorch import config as functorch
     from torch._inductor import config
     from torch._inductor.utils import fresh_cache
 
-    caches = {"fx_graph_cache": True, "fx_graph_remote_cache": False, "cpp_cache_precompile_headers": False}
-    with config.patch(caches), functorch.patch(enable_autograd_cache=True), fresh_cache():
+    own: Any = config
+    of_aot: Any = functorch
+    others = {"fx_graph_remote_cache": False, "cpp_cache_precompile_headers": False}
+    with (
+        replaced(own._config["fx_graph_cache"], "env_value_force", True),
+        replaced(of_aot._config["enable_autograd_cache"], "env_value_force", True),
+        own.patch(others),
+        fresh_cache(),
+    ):
         yield
 
 

@@ -100,3 +100,34 @@ def second_compilation(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callab
     compilations.append(1)
     factor = 1 if len(compilations) == 1 else 2
     return lambda *args: tuple(value * factor for value in graph(*args))
+
+
+def lazy(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """Compute everything twenty times."""
+
+    def run(*args: Any) -> Any:
+        return [graph(*args) for _ in range(20)][-1]
+
+    return run
+
+
+def greedy(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """Take eight MiB more than the graph does."""
+
+    def run(*args: Any) -> Any:
+        more = torch.empty(8 << 20, dtype=torch.uint8)
+        outputs = graph(*args)
+        del more
+        return outputs
+
+    return run
+
+
+def pondering(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """Compile for more than a second of CPU time."""
+    import time
+
+    until = time.process_time() + 1.5
+    while time.process_time() < until:
+        pass
+    return graph

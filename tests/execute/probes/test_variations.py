@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from capturing import capture
 from probing import compilations, probed, repro_of
 
+from torchrepro.graph_text.metadata import symbols_of
 from torchrepro.nouns.repro import Compiler, Repro
 from torchrepro.nouns.verdict import Kind
 
@@ -16,7 +18,7 @@ def rows(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor]:
 
 MODEL = (rows, torch.randn(4, 8), torch.randn(8, 4))
 PLANTED = [
-    (Kind.BATCH, "alone_is_wrong", "row 0 alone"),
+    (Kind.BATCH, "alone_is_wrong", "row 0 of 4 alone"),
     (Kind.THREADS, "three_threads", "3 threads"),
     (Kind.HOLD, "same_memory", "results have changed"),
     (Kind.RECOMPILE, "second_compilation", "compiled again"),
@@ -48,6 +50,21 @@ def test_rows_that_depend_on_one_another_are_not_asked_about() -> None:
     verdict = probed(Kind.BATCH, repro_of(lambda x: (x - x.mean(0),), torch.randn(4, 8)))
     assert verdict.kind is Kind.NOT_COMPARABLE
     assert "a row alone differs" in verdict.summary
+
+
+@pytest.mark.parametrize(("compiler", "kind"), [("alone_is_wrong", Kind.BATCH), ("aot_eager", Kind.PASS)])
+def test_a_batch_that_is_a_symbol_is_cut_wherever_it_occurs(compiler: str, kind: Kind) -> None:
+    """The sizes of a static graph are numbers in its views: only eager with symbols can run a row alone."""
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return x.view(x.shape[0], 2, 4).sum(-1)
+
+    captured = capture(model, torch.randn(6, 8), dynamic=True)[0]
+    name = f"probing:{compiler}" if compiler == "alone_is_wrong" else compiler
+    repro = Repro(
+        captured.graph, captured.inputs, symbols=symbols_of(captured.graph), compiler=Compiler(name)
+    )
+    assert probed(Kind.BATCH, repro).kind is kind
 
 
 def test_a_model_that_returns_its_own_buffer_is_not_asked_to_hold_it() -> None:

@@ -15,17 +15,9 @@ from torchrepro.execute.probes.context import Finding, ProbeContext, Trial
 from torchrepro.judge.execute import Run
 from torchrepro.nouns.verdict import Verdict
 from torchrepro.torch_api.configs import patched_config
-from torchrepro.torch_api.inductor import fresh_cache
+from torchrepro.torch_api.inductor import CHOICES, fresh_cache
 
 _AGAIN = "again"
-_CHOICES: dict[str, dict[str, Any]] = {
-    "unfused": {"max_fusion_size": 1, "epilogue_fusion": False},
-    "scalar": {"cpp.simdlen": 1},
-    "no-reuse": {"allow_buffer_reuse": False, "inplace_buffers": False},
-    "no-patterns": {"pattern_matcher": False},
-    "autotune": {"max_autotune": True, "coordinate_descent_tuning": True},
-}
-"""Settings of inductor by the name of the choice; the slowest last."""
 
 
 def probe_recompile(context: ProbeContext) -> Finding:
@@ -34,7 +26,7 @@ def probe_recompile(context: ProbeContext) -> Finding:
         return context.try_each(baseline, [_trial(context, _AGAIN, {}, "compiled again")])
     trials = [
         _trial(context, name, settings, ", ".join(f"{key}={value}" for key, value in settings.items()))
-        for name, settings in _CHOICES.items()
+        for name, settings in CHOICES.items()
     ]
     trials.insert(-1, _again_in_empty_cache(context))
     return context.try_each(baseline, trials)

@@ -6,39 +6,21 @@ shapes: Dynamo gives equal sizes one symbol, so they change together here.
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import sympy
 import torch
 
 from torchrepro.execute.artefacts import Artefact, GraphArtefact
 from torchrepro.execute.probes.context import Finding, ProbeContext, Trial
-from torchrepro.graph_text.annotations import Note, SymbolNote, TensorNote, note_of_input
 from torchrepro.graph_text.metadata import fake_inputs
-from torchrepro.graph_text.symbols import plain_number, to_sympy
-from torchrepro.judge.compare import tensors_in
-from torchrepro.nouns.repro import Place, Repro
+from torchrepro.nouns.repro import Place
 from torchrepro.nouns.verdict import Verdict
+from torchrepro.state.other_sizes import Resized, resized_symbols, resized_together
 from torchrepro.torch_api.fake import fits_guards
 
-SIZES = (2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 127, 129, 257, 1025)
-"""Around the widths of vectors and tiles; 0 and 1 are compiled separately by torch."""
-_ELEMENTS = 1 << 22
-"""Inputs are not made larger than this, unless they were."""
 _OUTSIDE = "fail_on_recompile"
 """The stance under which torch refuses what its guards do not let through; its error names it."""
-
-
-@dataclass(frozen=True, eq=False)
-class Resized:
-    """Inputs of other sizes: `what` has become `size`."""
-
-    what: str
-    size: int
-    inputs: tuple[Any, ...]
 
 
 def probe_sizes(context: ProbeContext) -> Finding:
@@ -77,108 +59,3 @@ def _fits(artefact: GraphArtefact, inputs: tuple[Any, ...]) -> bool:
     """Return whether the guards let these inputs through that compiling a graph with symbols has added."""
     graph, _ = artefact.function()
     return fits_guards(fake_inputs(graph), inputs)
-
-
-def resized_symbols(repro: Repro) -> Iterator[Resized]:
-    """Yield inputs with another size for each symbol alone, then for all at once."""
-    placeholders = repro.graph.graph.find_nodes(op="placeholder")
-    given = [(note_of_input(node), value) for node, value in zip(placeholders, repro.inputs, strict=False)]
-    known = {symbol.name: symbol.hint for symbol in repro.symbols if symbol.hint is not None}
-    for note, value in given:
-        known.update((name, size) for name, size in _named_sizes(note, value) if name in known)
-    ranges = {s.name: (s.lower or 2, s.upper) for s in repro.symbols if type(known.get(s.name)) is int}
-    together = [tuple(ranges)] if len(ranges) > 1 else []
-    for names in (*((name,) for name in ranges), *together):
-        for size in SIZES:
-            lower, upper = (
-                max(ranges[name][0] for name in names),
-                [ranges[name][1] for name in names],
-            )
-            if size < lower or any(bound is not None and size > bound for bound in upper):
-                continue
-            if all(known[name] == size for name in names):
-                continue
-            sizes = {**known, **dict.fromkeys(names, size)}
-            made = tuple(_of_sizes(note, value, sizes) for note, value in given)
-            if _is_small_enough(made, repro.inputs):
-                yield Resized(", ".join(names), size, made)
-
-
-def resized_together(inputs: tuple[Any, ...]) -> Iterator[Resized]:
-    """Yield inputs in which all dimensions of one size have another; parameters stay as they are."""
-    free = [
-        (index, value)
-        for index, value in enumerate(inputs)
-        if type(value) is torch.Tensor and value.layout is torch.strided
-    ]
-    counts: dict[int, int] = {}
-    for _, value in free:
-        for size in value.shape:
-            if size > 1:
-                counts[size] = counts.get(size, 0) + 1
-    for former in counts:
-        for size in SIZES:
-            if size == former:
-                continue
-            made = list(inputs)
-            for index, value in free:
-                made[index] = resized(value, [size if old == former else old for old in value.shape])
-            if _is_small_enough(made, inputs):
-                yield Resized(f"each size {former}", size, tuple(made))
-
-
-def resized(tensor: torch.Tensor, shape: list[int]) -> torch.Tensor:
-    """Return the values of a tensor in another shape, repeated where it is longer, in the same layout.
-
-    Repeated floats are changed a little, so that there are no new ties; integers may be indices and stay.
-    """
-    if list(tensor.shape) == shape:
-        return tensor
-    with torch.no_grad():
-        found = tensor.detach()
-        for dim, (old, new) in enumerate(zip(tensor.shape, shape, strict=True)):
-            if old == new or old == 0:
-                continue
-            if tensor.stride(dim) == 0:
-                found = found.narrow(dim, 0, 1).expand(*found.shape[:dim], new, *found.shape[dim + 1 :])
-                continue
-            places = torch.arange(new, device=tensor.device)
-            found = found.index_select(dim, places % old)
-            if found.is_floating_point() and new > old:
-                rounds = (places // old).to(torch.float32) / 64
-                factor = (1 + rounds).reshape([-1 if axis == dim else 1 for axis in range(found.dim())])
-                found = (found * factor).to(tensor.dtype)
-        strides = tensor.stride()
-        order = sorted(range(tensor.dim()), key=lambda dim: -strides[dim])
-        if order != list(range(tensor.dim())) and 0 not in strides:
-            back = [order.index(dim) for dim in range(tensor.dim())]
-            found = found.permute(order).contiguous().permute(back)
-    return found.requires_grad_(tensor.requires_grad)
-
-
-def _named_sizes(note: Note | None, value: Any) -> Iterator[tuple[str, int]]:
-    """Yield the symbols that stand alone as a size of an input, each with the size it has."""
-    if isinstance(note, SymbolNote) and type(value) is int:
-        yield note.expression, value
-    elif isinstance(note, TensorNote) and isinstance(value, torch.Tensor):
-        yield from ((str(size), actual) for size, actual in zip(note.shape, value.shape, strict=False))
-
-
-def _of_sizes(note: Note | None, value: Any, sizes: Mapping[str, Any]) -> Any:
-    """Return an input with the sizes that its note says."""
-    if isinstance(note, SymbolNote) and type(value) is int:
-        return _number(note.expression, sizes)
-    if isinstance(note, TensorNote) and type(value) in (torch.Tensor, torch.nn.Parameter):
-        shape = [_number(size, sizes) if isinstance(size, str) else size for size in note.shape]
-        return resized(value, shape) if len(shape) == value.dim() else value
-    return value
-
-
-def _number(text: str, sizes: Mapping[str, Any]) -> int:
-    found = to_sympy(ast.parse(text, mode="eval").body, lambda name: sympy.sympify(sizes[name]))
-    return int(plain_number(found) or 0)
-
-
-def _is_small_enough(made: Any, former: Any) -> bool:
-    elements, before = (sum(tensor.numel() for _, tensor in tensors_in(each)) for each in (made, former))
-    return elements <= max(_ELEMENTS, before)

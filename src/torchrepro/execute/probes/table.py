@@ -60,6 +60,9 @@ _ROWS = (
     Row(Kind.CACHE, "cache:probe_cache", "from a cold and from a warm compile cache"),
     Row(Kind.HOLD, "hold:probe_hold", "results that are kept while later calls run"),
     Row(Kind.THREADS, "threads:probe_threads", "one thread, and several"),
+    Row(Kind.SLOW, "slow:probe_slow", "the time of a call, against eager or another compiler"),
+    Row(Kind.FAT, "fat:probe_fat", "the most memory that a call takes, against eager or another compiler"),
+    Row(Kind.SLOW_COMPILE, "slow_compile:probe_slow_compile", "the work of compiling, against tracing alone"),
 )
 
 

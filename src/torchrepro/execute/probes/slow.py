@@ -1,0 +1,43 @@
+"""Is the compiled code slower than the baseline? Calls of both alternate; the whole interval must say so."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torchrepro.execute.artefacts import Artefact
+from torchrepro.execute.probes.context import Finding, ProbeContext
+from torchrepro.execute.probes.costs import baseline_of, finding_of
+from torchrepro.execute.probes.measure import interleaved, seconds_of
+from torchrepro.judge.clone import clone_inputs
+from torchrepro.nouns.verdict import Kind
+
+_THRESHOLD = 1.5
+_OVERHEAD = 100e-6
+"""Seconds of a call that guards and wrappers may take: not what a kernel is to blame for."""
+_WARM_UP = 3
+
+
+def probe_slow(context: ProbeContext) -> Finding:
+    compiled, (other, name) = context.artefact(), baseline_of(context)
+    verdict = context.judge_baseline(compiled)
+    if verdict.kind is not Kind.PASS:
+        return Finding(verdict, context.probe)
+    context.phase("measure")
+    for _ in range(_WARM_UP):
+        _seconds(context, compiled)
+        _seconds(context, other)
+    ratio = interleaved(
+        partial(_seconds, context, compiled),
+        partial(_seconds, context, other),
+        seconds=min(20.0, context.probe.seconds / 2),
+    )
+    threshold = context.probe.threshold or _THRESHOLD
+    slower = ratio.exceeds(threshold, by=_OVERHEAD)
+    least = f"at best {ratio.cost * 1e3:.3g} ms a call, {name} {ratio.baseline * 1e3:.3g}"
+    words = f"{ratio} the time of {name}: {least} (granted: {threshold:g} times)"
+    return finding_of(context, verdict, words, fails=slower)
+
+
+def _seconds(context: ProbeContext, artefact: Artefact) -> float:
+    inputs = clone_inputs(context.repro.inputs)
+    return seconds_of(lambda: artefact.execute(inputs))

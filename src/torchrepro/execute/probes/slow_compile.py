@@ -1,0 +1,54 @@
+"""Does compiling take more work than it should? Instructions of this process, or its CPU time.
+
+The baseline is capture and AOT autograd alone, which every compilation passes through, unless another
+compiler or option is named. What a C++ compiler takes in a process of its own is not counted, nor is the
+first compilation of a process, which imports and registers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from torchrepro.execute.probes.context import Finding, ProbeContext
+from torchrepro.execute.probes.costs import finding_of
+from torchrepro.execute.probes.measure import counted_work, interleaved
+from torchrepro.judge.clone import clone_inputs
+from torchrepro.nouns.repro import Compiler, Repro
+from torchrepro.nouns.verdict import Kind
+from torchrepro.torch_api import dynamo
+from torchrepro.torch_api.inductor import clear_caches
+
+_TRACED = Compiler("aot_eager")
+_THRESHOLD, _THRESHOLD_OF_TRACED = 1.5, 20.0
+_EXCESS = {"instructions": 2e9, "seconds of CPU time": 1.0}
+_PAIRS = 3
+
+
+def probe_slow_compile(context: ProbeContext) -> Finding:
+    against = context.probe.against or _TRACED
+    other = replace(context.repro, compiler=against)
+    verdict = context.judge_baseline(context.artefact())
+    if verdict.kind is not Kind.PASS:
+        return Finding(verdict, context.probe)
+    _compile(context, other)
+    context.phase("measure")
+    with counted_work() as work:
+        ratio = interleaved(
+            lambda: work.of(partial(_compile, context, context.repro)),
+            lambda: work.of(partial(_compile, context, other)),
+            seconds=context.probe.seconds / 2,
+            most=_PAIRS,
+        )
+        unit = work.unit
+    threshold = context.probe.threshold or (_THRESHOLD if context.probe.against else _THRESHOLD_OF_TRACED)
+    slower = ratio.exceeds(threshold, by=_EXCESS[unit])
+    words = f"{ratio} the {unit} of {against}: {ratio.cost:.3g} to compile, {against} {ratio.baseline:.3g}"
+    return finding_of(context, verdict, f"{words} (granted: {threshold:g} times)", fails=slower)
+
+
+def _compile(context: ProbeContext, repro: Repro) -> None:
+    """Compile and call once; nothing that this process remembers of former compilations is used."""
+    dynamo.reset()
+    clear_caches()
+    context.artefact(repro).execute(clone_inputs(repro.inputs))
