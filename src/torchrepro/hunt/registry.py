@@ -52,7 +52,7 @@ class Generator:
     job: str = JUDGE_GRAPHS
     """What judges its programs."""
     prepare: str = ""
-    """A function that the search process calls once, so that no child has to: it imports what takes long."""
+    """A function that the search process calls once, so that no child has to: for what takes long."""
     needs_sources: bool = False
     """Its programs are made from bundles."""
 
@@ -63,7 +63,7 @@ GENERATORS: tuple[Generator, ...] = (
         "torchrepro.hunt.generators.operators:generate",
         6,
         "torch's operators on its own sample inputs, alone and in chains",
-        prepare="torchrepro.torch_api.operator_database:operators",
+        prepare="torchrepro.hunt.generators.operators:prepare",
     ),
     Generator(
         "windows",
@@ -77,7 +77,7 @@ GENERATORS: tuple[Generator, ...] = (
         "torchrepro.hunt.generators.mutations:generate",
         3,
         "the other programs with views, writes in place, aliases, other dtypes, autocast, options",
-        prepare="torchrepro.torch_api.operator_database:operators",
+        prepare="torchrepro.hunt.generators.operators:prepare",
         needs_sources=True,
     ),
 )

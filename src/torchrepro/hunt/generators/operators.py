@@ -67,6 +67,13 @@ def generate(draw: Draw) -> Repro | None:
     return chain.repro()
 
 
+def prepare() -> None:
+    """Build the tables that every program needs: a process that is forked afterwards has them."""
+    for dtype in (None, *_DTYPES):
+        _groups(dtype)
+    resolver.path_of(torch.relu)
+
+
 @dataclass(eq=False)
 class _Chain:
     """A graph that grows by calls, with the value of each node."""

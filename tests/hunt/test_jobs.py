@@ -1,0 +1,98 @@
+"""What becomes of seeds in one process: programs are judged together, and suspects alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.fx import GraphModule
+
+from torchrepro.hunt import jobs, program
+from torchrepro.hunt.directory import NO_PROGRAM, SUSPECT, Judged
+from torchrepro.hunt.jobs import judge_graphs, why_no_program
+from torchrepro.hunt.registry import Draw, Generator
+from torchrepro.judge.models import Phases
+from torchrepro.nouns.repro import Compiler, Repro
+
+
+def planted(graph: GraphModule, inputs: list[Any]) -> Any:
+    """A backend that computes sines wrongly and cannot compile cosines."""
+    if "cos" in graph.code:
+        raise RuntimeError("no cosines")
+
+    def run(*args: Any) -> Any:
+        changed = GraphModule(graph, torch.fx.Graph())
+        changed.graph.output(changed.graph.graph_copy(graph.graph, {}))
+        for node in changed.graph.nodes:
+            if node.target is torch.sin:
+                node.target = torch.tan
+        changed.recompile()
+        return changed(*args)
+
+    return run
+
+
+_FUNCTIONS = (torch.relu, torch.sin, torch.abs, torch.cos, torch.bernoulli, torch.linalg.inv)
+
+
+def generate(draw: Draw) -> Repro | None:
+    raise NotImplementedError("tests choose by number")
+
+
+@pytest.fixture
+def by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the number of a seed choose its function."""
+
+    def program_of(seed: str, sources: Any = ()) -> program.Program:
+        function = _FUNCTIONS[int(seed.rpartition("-")[2], 16)]
+        graph = torch.fx.symbolic_trace(lambda x: (function(x),))
+        compiler = Compiler(f"{__name__}:planted")
+        return program.Program(seed, Repro(graph, (torch.tensor([0.25, 0.5]),), compiler=compiler))
+
+    monkeypatch.setattr(jobs, "program_of", program_of)
+
+
+def _judged(seeds: list[str], **more: Any) -> dict[str, str]:
+    payload = {"seeds": seeds, "sources": [], "alone": False, **more}
+    found = judge_graphs(None, payload, Phases())  # type: ignore[arg-type]
+    return {each["seed"]: each["kind"] for each in found}
+
+
+@pytest.mark.usefixtures("by_number")
+def test_each_program_of_a_batch_gets_its_own_outcome() -> None:
+    found = _judged([f"test-{number}" for number in range(6)])
+    assert found == {
+        "test-0": "pass",
+        "test-1": SUSPECT,
+        "test-2": "pass",
+        "test-3": SUSPECT,
+        "test-4": NO_PROGRAM,
+        "test-5": NO_PROGRAM,
+    }
+
+
+@pytest.mark.usefixtures("by_number")
+def test_a_program_that_fails_alone_is_saved_as_a_bundle_with_its_seed(tmp_path: Path) -> None:
+    bundle = tmp_path / "failing"
+    assert _judged(["test-1"], alone=True, bundle=str(bundle)) == {"test-1": "mismatch"}
+    assert "seed test-1" in (bundle / "manifest.json").read_text()
+
+
+def test_programs_that_say_nothing_about_a_compiler_are_left_out() -> None:
+    def why(function: Any, *inputs: torch.Tensor) -> str:
+        return why_no_program(Repro(torch.fx.symbolic_trace(function), inputs))
+
+    assert why(lambda x: (x + 1,), torch.ones(2)) == ""
+    assert why(lambda x: (torch.bernoulli(x),), torch.ones(2)) == "it draws random numbers"
+    assert why(lambda x: (x.view(3),), torch.ones(2)) == "eager refuses it: RuntimeError"
+    assert "capture breaks the graph" in why(lambda x: (torch.nonzero(x),), torch.ones(2))
+
+
+def test_a_generator_is_a_row_and_a_kind_of_verdict_says_whether_a_program_fails() -> None:
+    assert (
+        Generator("test", f"{__name__}:generate", 1, "for a test").job == "torchrepro.hunt.jobs:judge_graphs"
+    )
+    assert Judged("test-1", "mismatch").fails
+    assert not Judged("test-1", SUSPECT).fails
