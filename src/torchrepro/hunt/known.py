@@ -11,21 +11,24 @@ from typing import Any
 
 import msgspec
 
+from torchrepro.cut.units import CALLS
 from torchrepro.execute.judge_repro import load_for_job
 from torchrepro.hunt.op_calls import Calls, Operand, calls_of, dependencies
 from torchrepro.hunt.rule import KnownOp, KnownOperand, Rule, is_known
 from torchrepro.judge.models import Phase
+from torchrepro.nouns.limits import Limits
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.results import Area, Fact
 from torchrepro.nouns.verdict import Signature
 from torchrepro.state.fake_run import inductor_decompositions
+from torchrepro.torch_api.ops import op_name
 
 _MOST_OPS = 8
 """A repro with more ops than these is not minimal, and makes no rule."""
 
 
 def rule_of(payload: Mapping[str, Any], phase: Phase) -> Any:
-    """Return the rule of a minimal bundle, as plain data; None if it makes none: a job for its process."""
+    """Return the rule of a minimal bundle as plain data and in words; None and no word if it makes none."""
     repro = load_for_job(dict(payload), phase)
     facts = msgspec.convert(payload["facts"], tuple[Fact, ...])
     signature = msgspec.convert(payload["signature"], Signature)
@@ -33,9 +36,9 @@ def rule_of(payload: Mapping[str, Any], phase: Phase) -> Any:
     calls = calls_of(repro)
     ops = _ops_of(calls, payload["paths"], facts) if calls is not None else ()
     if not ops:
-        return None
+        return {"rule": None, "words": ""}
     settings = any(fact.matters and fact.area in (Area.COMPILER, Area.AMBIENT) for fact in facts)
-    rule = Rule(replace(signature, op=""), ops, _settings_of(repro) if settings else "")
+    rule = Rule(replace(signature, op=""), ops, tuple(_named(repro)), _settings_of(repro) if settings else "")
     return {"rule": msgspec.to_builtins(rule), "words": str(rule)}
 
 
@@ -66,9 +69,10 @@ def _ops_of(calls: Calls, paths: Sequence[str], facts: Sequence[Fact]) -> tuple[
 
 
 def _known(operand: Operand, facts: Sequence[Fact]) -> KnownOperand:
-    """Return what the facts admit in place of an operand; only its dtype, if it was computed."""
+    """Return what the facts admit in place of an operand; if it was computed, its dtype and constant."""
     if operand.input is None:
-        return KnownOperand((operand.dtype,))
+        limits = None if operand.uniform is None else Limits(((operand.uniform, operand.uniform),))
+        return KnownOperand((operand.dtype,), values=limits)
     about = {area: [f for f in facts if f.area is area and operand.input in f.inputs] for area in Area}
     dtypes = {operand.dtype, *(label for fact in about[Area.DTYPES] for label in fact.failing)}
     values = [fact.limits for fact in about[Area.VALUES] if fact.limits is not None]
@@ -82,18 +86,27 @@ def _known(operand: Operand, facts: Sequence[Fact]) -> KnownOperand:
 
 
 def match(payload: Mapping[str, Any], phase: Phase) -> Any:
-    """Return the number of the first rule that a failing bundle satisfies, or None: a job for its process."""
+    """Return the number of the first rule that a failing bundle satisfies, or None, as `number`."""
     repro = load_for_job(dict(payload), phase)
     rules = msgspec.convert(payload["rules"], tuple[Rule, ...])
     settings = _settings_of(repro)
     phase("eager")
+    named = set(_named(repro))
     # A minimal repro often consists of what an op was decomposed into.
     for decompositions in (lambda: None, inductor_decompositions):
         calls = calls_of(repro, decompositions())
         depends = None if calls is None else dependencies(calls, payload["paths"])
         if calls is None or depends is None:
             continue
+        named |= {call.op for call in calls.calls}
         for number, rule in enumerate(rules):
-            if rule.settings in ("", settings) and is_known(rule, calls.calls, depends):
-                return number
-    return None
+            alike = rule.settings in ("", settings) and named.issuperset(rule.named)
+            if alike and is_known(rule, calls.calls, depends):
+                return {"number": number}
+    return {"number": None}
+
+
+def _named(repro: Repro) -> list[str]:
+    """Return what a graph calls, by names that do not tell how it is spelled."""
+    calls = (node for node in repro.graph.graph.nodes if node.op in CALLS)
+    return sorted({op_name(node.target).removesuffix("_") for node in calls} - {"getitem"})

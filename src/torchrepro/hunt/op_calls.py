@@ -6,6 +6,7 @@ depends on is followed from storage to storage, so an op that writes through a v
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,6 +46,8 @@ class Operand:
     """A copy; None where it was too large to keep."""
     input: int | None
     """The number of the input that it is, as it was given; None: it was computed."""
+    uniform: float | None = None
+    """The finite number throughout it, if it was computed from none of the inputs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,18 +180,28 @@ class _Recorder(TorchDispatchMode):
         self._left -= size if keep else 0
         number, given = self._storages.get(storage_identity(tensor), (None, None))
         same = given is not None and number is not None and self._is_as_given(given, tensor)
+        value = tensor.detach().clone() if keep else None
         return Operand(
             str(tensor.dtype).removeprefix("torch."),
             tuple(tensor.shape),
             plain and tensor.is_contiguous(),
-            tensor.detach().clone() if keep else None,
+            value,
             number if same else None,
+            None if storage_identity(tensor) in self._fed or value is None else _uniform(value),
         )
 
     def _is_as_given(self, given: torch.Tensor, tensor: torch.Tensor) -> bool:
         """Return whether a tensor on the storage of an input is that input, and nothing wrote to it."""
         _, _, version = self._inputs[id(given)]
         return given.shape == tensor.shape and given.dtype is tensor.dtype and version_of(given) == version
+
+
+def _uniform(value: torch.Tensor) -> float | None:
+    """Return the finite number throughout a tensor; None if there is none."""
+    if not value.numel() or value.is_complex():
+        return None
+    number = float(value.reshape(-1)[0])
+    return number if math.isfinite(number) and bool((value == number).all()) else None
 
 
 def _holds_tensors(value: Any) -> bool:

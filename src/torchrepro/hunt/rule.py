@@ -5,6 +5,7 @@ about its inputs (dtypes, sizes, values, layouts). A failing program is a known 
 
 - it fails in the same way: the same signature, and for values the same kind of verdict;
 - it calls these ops, each on those before it, with operands that the facts admit;
+- what the minimal repro calls by name, it calls by name or it is among the ops that it is made of;
 - each of its wrong results depends on such calls; one that does not is a failure of its own.
 
 What a rule cannot tell apart is another bug of the same op on the same operands that fails in the same way.
@@ -81,6 +82,8 @@ class Rule:
 
     signature: Signature
     ops: tuple[KnownOp, ...]
+    named: tuple[str, ...] = ()
+    """What the minimal repro calls in its graph: `dropout`, of which only a `mul` reaches the dispatcher."""
     settings: str = ""
     """The compiler and its settings, where they matter; empty: any."""
 

@@ -77,7 +77,7 @@ def triage(
         if (about := other.about) is not None and about.bucket == bucket_is.fingerprint:
             return _merge(home, other, seed, Recognised.BUCKET, began)
     rule, without = _rule_of(minified, failure)
-    if rule is not None:
+    if rule.get("rule"):
         write_json(home.rule, rule["rule"])
     made = Bucketed(
         bucket=bucket_is.fingerprint,
@@ -86,7 +86,7 @@ def triage(
         directory=str(home.path),
         signature=bucket_is.signature,
         culprit=bucket_is.culprit,
-        reason=rule["words"] if rule is not None else "",
+        reason=rule.get("words", ""),
         minimal=minified.minimal,
         seconds=round(time.monotonic() - began, 1),
         notes=(*notes, *more, *without, *minified.notes),
@@ -135,24 +135,26 @@ def _matching(
     if not candidates:
         return None, ()
     payload = {"rules": [rule for _, rule in candidates], "paths": failure.paths}
-    number, notes = _asked("torchrepro.hunt.known:match", bundle, payload)
+    answer, notes = _asked("torchrepro.hunt.known:match", bundle, payload)
+    number = answer.get("number")
     return (None if number is None else candidates[number][0]), notes
 
 
-def _rule_of(minified: Minified, failure: _Failure) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
-    """Return the rule that follows from a minimal repro and its explanation, as data; None if none does."""
+def _rule_of(minified: Minified, failure: _Failure) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the rule that follows from a minimal repro and its explanation, as data and in words."""
     if not minified.minimal:
-        return None, ("no rule: the repro is not minimal",)
+        return {}, ("no rule: the repro is not minimal",)
     facts = (minified.explanation or {}).get("facts", [])
     payload = {"facts": facts, **msgspec.to_builtins(failure)}
     return _asked("torchrepro.hunt.known:rule_of", Path(minified.bundle), payload)
 
 
-def _asked(job: str, bundle: Path, payload: dict[str, Any]) -> tuple[Any, tuple[str, ...]]:
+def _asked(job: str, bundle: Path, payload: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return what a job answers about a bundle; empty, with a note, if it gave no answer."""
     try:
         return ask_about_bundle(job, bundle, payload, time_limit=_SECONDS_TO_MATCH), ()
     except (TorchReproError, HarnessError) as exc:
-        return None, (str(exc).splitlines()[0],)
+        return {}, (str(exc).splitlines()[0],)
 
 
 def _add(bucket: BucketDirectory, seed: str, how: Recognised, began: float) -> Bucketed:
