@@ -155,6 +155,11 @@ def test_existing_files_are_not_replaced_and_nothing_is_left(tmp_path: Path) -> 
             Verdict(Kind.MISMATCH, comparison=Comparison((LeafComparison("grad[0]", Difference.VALUE),))),
             "no backward",
         ),
+        (
+            Form.FX_GRAPH_RUNNABLE,
+            Verdict(Kind.MISMATCH, comparison=Comparison((LeafComparison("inputs[1]", Difference.VALUE),))),
+            "torch's tool compares nothing else",
+        ),
     ],
 )
 def test_what_a_form_cannot_show_is_said(
@@ -163,6 +168,11 @@ def test_what_a_form_cannot_show_is_said(
     with pytest.raises(TorchReproError, match=reason) as error:
         export_bundle(failing(tmp_path / "bundle", verdict), form, tmp_path / "out.py")
     assert error.value.next_step
+
+
+def test_a_place_that_cannot_be_written_to_is_named_as_the_user_named_it(tmp_path: Path) -> None:
+    with pytest.raises(TorchReproError, match=r"cannot write /proc/x\.py: "):
+        export_bundle(failing(tmp_path / "bundle"), Form.PYTEST, Path("/proc/x.py"))
 
 
 def test_a_wrong_form_or_path_is_one_line(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from artefact_text import ONE_TENSOR, artefact
 from tests.bundle.test_hostile_bundles import audited
 from torchrepro.interchange.find_artefacts import Payload, find_artefacts
 from torchrepro.interchange.import_artefact import import_artefact
+from torchrepro.interchange.read_artefact import read_artefact
 from torchrepro.nouns.errors import TorchReproError
 
 SECONDS = 10.0
@@ -109,6 +110,12 @@ def test_nothing_runs_and_an_answer_comes_soon(
     assert refused is None or (refused.fact and refused.next_step)
     assert not [one for one in seen if not _is_ours(*one, tmp_path)]
     assert not (tmp_path / "was-here").exists()
+
+
+def test_an_artefact_that_would_take_gigabytes_is_not_parsed() -> None:
+    huge = artefact() + "# more\n" * (3 << 20)
+    with pytest.raises(TorchReproError, match="would take gigabytes"):
+        read_artefact(huge, "repro.py")
 
 
 def test_a_trace_of_nonsense_is_no_artefact(tmp_path: Path) -> None:

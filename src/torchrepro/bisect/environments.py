@@ -32,6 +32,7 @@ from torchrepro.bisect.installers import (
 )
 from torchrepro.bisect.no_cuda import stand_in_for_cuda
 from torchrepro.bundle.read import file_digest
+from torchrepro.engine.line_file import decode
 from torchrepro.engine.other_python import Interpreter, ask_interpreter
 from torchrepro.engine.processes.fresh_process import cache_directory
 from torchrepro.engine.search.run_directory import write_json
@@ -174,14 +175,10 @@ def _applies(requirement: Requirement) -> bool:
 def _ready(directory: Path) -> Made | None:
     """Return what is known of a finished environment; None if it is missing or half made."""
     try:
-        made = msgspec.json.decode((directory / _READY).read_bytes(), type=Made, dec_hook=_path)
+        made = decode((directory / _READY).read_bytes(), Made)
     except (OSError, msgspec.DecodeError):
         return None
     return made if made.interpreter.python.exists() else None
-
-
-def _path(kind: type, text: str) -> object:
-    return kind(text)
 
 
 def is_requirement(text: str) -> bool:

@@ -106,6 +106,12 @@ def _written(data: _Data, around: Surroundings, form: Form, target: Path, *, str
     kind = manifest.expected.kind if manifest.expected is not None else None
     match form:
         case Form.FX_GRAPH_RUNNABLE:
+            wrong = _wrong_parts(manifest)
+            if wrong and not wrong & {"out", "grad"}:
+                raise TorchReproError(
+                    "outputs and gradients are right, and torch's tool compares nothing else",
+                    next_step="export it as a test: --as pytest",
+                )
             return standalone_script(
                 manifest, data.graph_text, data.verdict, data.source, ending=Ending.RUN_REPRO
             )
@@ -132,13 +138,7 @@ def _ahead_of_time(manifest: Manifest) -> Manifest:
             "a call of the user's code is no graph that AOTInductor compiles",
             next_step="minify it first, or export it as a test: --as pytest",
         )
-    verdict = verdict_in(manifest.verdict)
-    comparison = verdict.comparison if verdict is not None else None
-    if (
-        comparison is not None
-        and comparison.differing
-        and all(leaf.where.part == "grad" for leaf in comparison.differing)
-    ):
+    if _wrong_parts(manifest) == {"grad"}:
         raise TorchReproError(
             "only gradients are wrong, and AOTInductor has no backward", next_step="export it as a test"
         )
@@ -149,6 +149,13 @@ def _ahead_of_time(manifest: Manifest) -> Manifest:
         ambient=replace(manifest.ambient, grad_enabled=False),
         backward=False,
     )
+
+
+def _wrong_parts(manifest: Manifest) -> set[str]:
+    """Return which parts of a call have wrong values: `out`, `grad`, `inputs`, ..."""
+    verdict = verdict_in(manifest.verdict)
+    comparison = verdict.comparison if verdict is not None else None
+    return set() if comparison is None else {leaf.where.part for leaf in comparison.differing}
 
 
 def _reason_in(script: str) -> str:
@@ -182,7 +189,8 @@ def _write(contents: dict[Path, bytes]) -> None:
             partial.rename(path)
     except OSError as exc:
         raise TorchReproError(
-            f"cannot write {exc.filename}: {exc.strerror}", next_step="choose another file with --output FILE"
+            f"cannot write {next(iter(contents))}: {exc.strerror}",
+            next_step="choose another file with --output FILE",
         ) from exc
     finally:
         for partial in partials.values():

@@ -29,6 +29,8 @@ from torchrepro.torch_api.names import AFTER_AOT_TOOL, AFTER_DYNAMO_TOOL
 
 _CONFIG = re.compile(r"torch\._(\w+)\.config\.([\w.]+)\Z")
 _VERSION = re.compile(r"^# torch version: (\S{1,60})$", re.MULTILINE)
+_LARGEST = 16 << 20
+"""Characters: a graph of 20,000 nodes has four million, and its syntax tree takes 230 bytes for each."""
 _HASH = re.compile(r"[0-9a-f]{8,128}\Z")
 _PLACES = {
     AFTER_DYNAMO_TOOL: Place.AFTER_CAPTURE,
@@ -50,6 +52,11 @@ def is_artefact(text: str) -> bool:
 
 def read_artefact(text: str, name: str) -> Artefact:
     """Return what an artefact says; ArtefactError, with the line, for one that cannot be understood."""
+    if len(text) > _LARGEST:
+        raise TorchReproError(
+            f"{name} has {len(text):,} characters, and to parse it would take gigabytes",
+            next_step="run the program itself under torchrepro run",
+        )
     try:
         return _Reader(ast.parse(text), text, name).artefact()
     except SyntaxError as failure:
