@@ -58,3 +58,14 @@ def test_a_node_that_was_worked_on_when_it_hung(repro: Repro) -> None:
 
 def test_nothing_said_nothing_suspected(repro: Repro) -> None:
     assert named(repro, Verdict(Kind.CRASH, signal="SIGSEGV")) == []
+
+
+def test_of_the_ops_that_were_announced_only_the_last_ones_count(repro: Repro) -> None:
+    announced = "torchrepro: working on target: aten.relu.default\n"
+    last = (
+        "torchrepro: working on target: aten.rsqrt.default target: aten.mul.Tensor target: aten.sub.Tensor\n"
+    )
+    tail = f"{announced}{last}Fatal Python error: Segmentation fault\n"
+    found = named(repro, Verdict(Kind.CRASH, signal="SIGSEGV", stderr_tail=tail))
+    assert found[0] == "layer_norm", "most of what was announced is part of it"
+    assert "relu" not in found

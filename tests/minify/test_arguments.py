@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -116,3 +117,14 @@ def test_many_arguments_that_all_matter_are_given_up_on_early() -> None:
     problem = problem_of(repro, lambda found: found.graph.code == repro.graph.code)
     plainer_arguments(problem)
     assert problem.queries.asked <= 25
+
+
+def test_a_form_that_was_refused_is_not_tried_again() -> None:
+    def fails(repro: Repro) -> bool:
+        return all(isinstance(plain[-1], float) and plain[-1] > 1 for plain, _ in arguments(repro))
+
+    problem = shortened(lambda x: x * 2.5, X, fails=fails)
+    asked = problem.queries.asked
+    assert problem.accept(replace(problem.best, inputs=(torch.ones(4, 8),)))
+    plainer_arguments(problem)
+    assert problem.queries.asked == asked + 1, "only the smaller input was asked about"

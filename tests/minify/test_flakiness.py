@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from synthetic import traced
+from synthetic import SyntheticOracle, targets, traced
 
+from torchrepro.engine.baseline import Original
 from torchrepro.engine.queries import Queries
 from torchrepro.minify.problem import Problem
+from torchrepro.minify.registry import passes, search
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind, Verdict
 
@@ -51,3 +53,23 @@ def test_what_fails_in_every_run_is_repeated_no_further() -> None:
     problem = Problem(Queries(traced(lambda x: torch.sin(x), torch.ones(3)), FAILS, Always()))
     problem.measure_flakiness()
     assert problem.queries.repeats == 1
+
+
+def test_the_original_is_run_only_after_a_query_in_vain() -> None:
+    """Only its record says that it fails: a smaller candidate that fails is as good."""
+    runs: list[str] = []
+
+    def establish() -> Original:
+        runs.append("original")
+        return Original(FAILS, 1, 1)
+
+    def searched(fails: Callable[[Repro], bool]) -> None:
+        repro = traced(lambda x: torch.sin(torch.cos(x)), torch.ones(3))
+        oracle = SyntheticOracle(fails, Kind.CRASH)
+        rows = [row for row in passes() if not row.once]
+        search(Problem(Queries(repro, FAILS, oracle), establish=establish), rows)
+
+    searched(lambda repro: "sin" in targets(repro))
+    assert runs == []
+    searched(lambda repro: repro.ops == 2 and repro.inputs[0].numel() == 3)
+    assert runs == ["original"]

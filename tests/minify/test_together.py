@@ -7,6 +7,7 @@ from input_search import ConditionOracle, first, search_inputs, separate
 from synthetic import traced
 
 from torchrepro.engine.queries import Queries
+from torchrepro.minify.passes.shapes import shrink_dimensions
 from torchrepro.minify.passes.simplest import guess_simplest
 from torchrepro.minify.problem import Problem
 from torchrepro.nouns.repro import Repro
@@ -29,6 +30,37 @@ def test_a_size_between_the_likely_ones_is_still_the_smallest() -> None:
 
     problem, _ = search_inputs(traced(lambda x: x.amin(), torch.rand(64)), wrong)
     assert torch.equal(first(problem.best), torch.ones(21))
+
+
+def test_two_sizes_are_found_in_one_compilation() -> None:
+    def wrong(repro: Repro) -> bool | tuple[int, ...]:
+        x = first(repro)
+        return (0,) if x.dim() == 2 and x.shape[0] >= 2 and x.shape[1] >= 8 else False
+
+    problem, asked = search_inputs(traced(lambda x: x.amin(), torch.rand(12, 12)), wrong)
+    assert torch.equal(first(problem.best), torch.ones(2, 8))
+    assert asked == 3, "plain; all together; the one found: one less in either is healthy together"
+
+
+class HealthyInCompany(ConditionOracle):
+    """Graphs that are next to one another do not fail."""
+
+    def verdict(self, repro: Repro) -> Verdict:
+        count = len(separate(repro))
+        if count == 1:
+            return super().verdict(repro)
+        return Verdict(
+            Kind.PASS, comparison=Comparison(tuple(LeafComparison(f"out[{n}]") for n in range(count)))
+        )
+
+
+def test_what_is_healthy_where_the_original_is_healthy_too_is_asked_alone() -> None:
+    repro = traced(lambda x: x.amin(), torch.rand(64))
+    oracle = HealthyInCompany(lambda repro: (0,) if first(repro).numel() >= 16 else False)
+    problem = Problem(Queries(repro, oracle.verdict(repro), oracle))
+    guess_simplest(problem)
+    shrink_dimensions(problem)
+    assert first(problem.best).shape == (16,)
 
 
 class FailsInCompany(ConditionOracle):
