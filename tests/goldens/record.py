@@ -27,7 +27,19 @@ from benchmarks.minify import ours  # noqa: E402
 from benchmarks.minify.cases import Case, chosen  # noqa: E402
 from benchmarks.processes import json_of, run_limited  # noqa: E402
 
-VERBS = ("run", "compare", "check", "show", "minify", "locate", "report", "capture", "doctor", "bisect")
+VERBS = (
+    "run",
+    "compare",
+    "check",
+    "probe",
+    "show",
+    "minify",
+    "locate",
+    "report",
+    "capture",
+    "doctor",
+    "bisect",
+)
 VERBS += ("import", "export")
 VERBS += ("corpus", *(f"corpus-{verb}" for verb in ("add", "list", "show", "rm", "run", "ab", "merge")))
 LIMIT = 600.0

@@ -13,7 +13,8 @@ from torchrepro.engine.canonical_key import canonical_key
 from torchrepro.nouns.errors import BundleError
 from torchrepro.nouns.probe import Probe
 from torchrepro.nouns.repro import Compiler, Repro
-from torchrepro.nouns.verdict import Kind
+from torchrepro.nouns.sentences import sentence_of, title_of
+from torchrepro.nouns.verdict import Kind, Verdict
 from torchrepro.script.save_bundle import save_bundle
 
 REPRO = Repro(torch.fx.symbolic_trace(lambda x: (x + 1,)), (torch.ones(2),))
@@ -35,6 +36,13 @@ def test_verdicts_of_a_probe_are_not_those_of_the_plain_repro() -> None:
 def test_a_kind_that_no_probe_has_is_refused() -> None:
     with pytest.raises(BundleError, match="mismatch is not what a probe looks for"):
         Probe(Kind.MISMATCH)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_every_kind_of_verdict_has_a_sentence_and_a_title(kind: Kind) -> None:
+    verdict = Verdict(kind, summary="something was seen")
+    assert "inductor" in sentence_of(verdict, compiler="inductor") or not kind.fails
+    assert "torch.compile: " in title_of(verdict, compiler="inductor", op="", devices=frozenset())
 
 
 def test_a_strangers_baseline_runs_no_program(tmp_path: Path) -> None:

@@ -25,7 +25,16 @@ from torchrepro.nouns.repro import Compiler
 _WORD = 12
 
 
-@takes_model_options(before="stride")
+def _print_list(wanted: bool) -> None:
+    if wanted:
+        from torchrepro.execute.probes.table import rows
+
+        for row in rows():
+            print(f"{row.kind.value:<{_WORD}} {row.description}")
+        raise typer.Exit
+
+
+@takes_model_options(before="trust")
 def probe(
     target: Annotated[
         str,
@@ -38,7 +47,12 @@ def probe(
     only: Annotated[
         str, typer.Option("--only", metavar="NAME,...", help="These probes alone.", show_default=False)
     ] = "",
-    list_: Annotated[bool, typer.Option("--list", help="List the probes and what each asks.")] = False,
+    list_: Annotated[
+        bool,
+        typer.Option(
+            "--list", callback=_print_list, is_eager=True, help="List the probes and what each asks."
+        ),
+    ] = False,
     save: Annotated[
         Path | None, typer.Option("--save", metavar="DIR", help="Save a bundle of each failure there.")
     ] = None,
@@ -64,7 +78,6 @@ def probe(
     seconds: Annotated[
         float, typer.Option("--seconds", min=1.0, help="Begin no further variation of a probe after this.")
     ] = 60.0,
-    stride: Annotated[bool, typer.Option("--stride", hidden=True)] = False,
     trust: Trust = None,
     time_limit: TimeLimit = 300.0,
     json_: Json = False,
@@ -77,16 +90,12 @@ def probe(
     """
     from torchrepro import pipeline
     from torchrepro.cli.progress import progress
-    from torchrepro.execute.probes.table import chosen_rows, rows
+    from torchrepro.execute.probes.table import chosen_rows
 
     answers: list[ProbeAnswer] = []
-    if list_:
-        for row in rows():
-            print(f"{row.kind.value:<{_WORD}} {row.description}")
-        raise typer.Exit
     with failures_as_lines(as_json=json_, show_traceback=traceback):
         kinds = [row.kind for row in chosen_rows(filter(None, only.split(",")))]
-        request = model_request(target, **model, stride=stride)
+        request = model_request(target, **model)
         try:
             with progress(quiet=json_) as shown:
                 found = pipeline.probe(

@@ -95,6 +95,8 @@ def sentence_of(verdict: Verdict | None, *, compiler: str) -> str:
     if verdict.kind is Kind.PASS and verdict.blamed is Blame.EAGER:
         return f"Nothing fails with {way}: {verdict.summary}"
     died = f"of {verdict.signal}" if verdict.signal else "without output"
+    if verdict.kind in FINDINGS:
+        return f"{way} {FINDINGS[verdict.kind]}: {verdict.summary}"
     return {
         Kind.PASS: f"With {way} the result is as close to the truth as without it: nothing fails.",
         Kind.MISMATCH: f"With {way} {_wrong_values(verdict)}",
