@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from torchrepro.engine.check_bundle import check_bundle
 from torchrepro.hunt.generators.python_programs import PythonProgram, generate
 from torchrepro.hunt.generators.python_world import HARNESS
-from torchrepro.hunt.judge_programs import effects, judge_program, judge_programs
+from torchrepro.hunt.judge_programs import effects, judge_program, judge_programs, save
 from torchrepro.hunt.reduce_source import reduce_failure, reduce_program
 from torchrepro.nouns.verdict import Kind, Stage
 
@@ -113,3 +116,15 @@ def test_reducing_leaves_nothing_that_is_not_needed() -> None:
     made = program(NEEDLE)
     smallest = reduce_program(made, lambda each: "pair.reverse()" in each.source)
     assert smallest.source.removesuffix(HARNESS).split() == ["pair.reverse()"]
+
+
+@pytest.mark.slow
+def test_a_failing_program_is_saved_as_a_bundle_that_fails(tmp_path: Path) -> None:
+    """The value of `yield from` is lost by Dynamo of torch 2.13."""
+    generators = "def inner():\n    yield 1\n    return 'all'\ndef outer():\n    yield (yield from inner())"
+    found = judge_program(program("return x + 1, list(outer())", before=generators), ("dynamo",))
+    if not found.verdict.fails:
+        pytest.skip(f"torch {torch.__version__} returns the value of `yield from`")
+    saved = save(found, tmp_path)
+    assert (saved / "manifest.json").exists(), saved
+    assert check_bundle(saved, trusted=("source",)).verdict.kind is Kind.MISMATCH

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import itertools
 import linecache
 import logging
@@ -17,14 +18,18 @@ import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from torchrepro.engine.compare_model import compare_model, save_whole_call
 from torchrepro.frontend.runtime.settings import Settings
 from torchrepro.frontend.runtime.wrapping import traced_callable
 from torchrepro.hunt.generators.python_programs import PythonProgram
 from torchrepro.hunt.observation import Facts, first_difference, observed_call
+from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.repro import Compiler, Frontend, ModelRequest
 from torchrepro.nouns.verdict import Kind, Raised, Signature, Stage, Verdict, normalise_message
 from torchrepro.torch_api.dynamo import counters, reset
 
@@ -170,3 +175,26 @@ def _compared(expected: Sequence[Facts], found: Sequence[Facts], stage: Stage) -
             return Verdict(Kind.COMPILE_ERROR, stage, f"call {number} raises", raised)
         return Verdict(Kind.MISMATCH, stage, f"call {number}: {difference}")
     return Verdict(Kind.PASS)
+
+
+def save(found: ProgramVerdict, directory: Path, *, time_limit: float = 120.0) -> Path:
+    """Save a program that fails; return the bundle of its calls, or the script if the judge sees no failure.
+
+    The judge compares numbers, not which object is which: only the script shows such a failure.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    script = directory / f"program_{hashlib.sha256(found.program.source.encode()).hexdigest()[:12]}.py"
+    script.write_text(found.program.source)
+    own = found.way == "torchrepro"
+    compiler = Compiler(
+        "aot_eager" if found.way == "aot_eager" else "eager",
+        frontend=Frontend.TORCHREPRO if own else Frontend.DYNAMO,
+    )
+    request = ModelRequest(f"{script}:build", compiler, backward=False, fp64=False)
+    try:
+        compared = compare_model(request, time_limit=time_limit)
+        if not compared.verdict.fails:
+            return script
+        return save_whole_call(request, compared.verdict, directory, time_limit=time_limit)
+    except TorchReproError:  # a closure or a class of it that cannot be kept as source
+        return script
