@@ -39,3 +39,28 @@ def test_a_random_program_does_what_python_does(random: Random) -> None:
 @given(RANDOMS)
 def test_thousands_of_random_programs_do_what_python_does(random: Random) -> None:
     check(generate(random, statements=8))
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="a class made in the trace keeps a cell of its own: its methods miss writes after a break",
+)
+def test_a_local_class_and_a_function_with_a_break_share_a_variable() -> None:
+    check(
+        PythonProgram("""
+import torch
+class Box:
+    def __init__(self, value):
+        self.value = value
+def program(x, n):
+    box = type("Local", (Box,), {"run": lambda self: self.value * n})(x)
+    def change():
+        nonlocal n
+        n = 0
+        torch._dynamo.graph_break()
+    change()
+    return box.run()
+def calls():
+    yield dict(x=torch.ones(3), n=2)
+""")
+    )
