@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.frontend.corpus.facts import Facts, facts_of, first_difference
 from tests.frontend.harness import WAYS, Counting
+from torchrepro.hunt.observation import Facts, facts_of, first_difference
 from torchrepro.judge.compare import same
 
 BITWISE = "bitwise"

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.telling import tell
-from tests.frontend.corpus.facts import first_difference
 from tests.frontend.corpus.registry import Case, all_cases
 from tests.frontend.harness import WAYS, Observed, observe
+from torchrepro.hunt.observation import first_difference
 
 HEADINGS = ("theme", "cases", "right", "one graph", "graphs", "ops", "breaks")
 

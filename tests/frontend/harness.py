@@ -2,7 +2,8 @@
 
 A *way* runs a function: by Python, by torch's own capture or by ours. What is run comes from several sources:
 cases (`corpus/`: one function, three calls), scenes (`backends/scenes/`: a generator that yields what can be
-seen), random programs and a world that changes (`differential/`). Observations are facts (`corpus/facts.py`).
+seen), random programs and a world that changes (`differential/`). Observations are facts
+(`hunt/observation.py`).
 """
 
 from __future__ import annotations
@@ -10,12 +11,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib
-import io
 import os
 import pkgutil
 import random
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,14 +22,13 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dynamo.utils import counters
-from torch.utils._pytree import tree_leaves
 
 from tests.frontend.backends import scenes
-from tests.frontend.corpus.facts import Facts, facts_of, first_difference
 from tests.frontend.corpus.registry import Case
 from torchrepro.frontend.runtime.capture import Region
 from torchrepro.frontend.runtime.settings import Settings
 from torchrepro.frontend.runtime.wrapping import TracedModule, traced_callable
+from torchrepro.hunt.observation import Facts, facts_of, first_difference, observed_call
 
 # Ways
 
@@ -98,60 +96,6 @@ def under_test() -> Way:
 
 
 # Observations
-
-
-def observed_call(
-    call: Callable[..., Any],
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    more: Callable[[], Mapping[str, Any]] = dict,
-) -> Facts:
-    """One call: the result or the error, arguments and their gradients after it, output, modes, generators.
-
-    `more` gives what else is observed, after the call.
-    """
-    kwargs = dict(kwargs or {})
-    outcome: dict[str, Any] = {}
-    with contextlib.redirect_stdout(io.StringIO()) as printed, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            outcome["result"] = call(*args, **kwargs)
-        except Exception as error:
-            outcome["error"] = error
-        try:
-            _backward(outcome.get("result"))
-        except RuntimeError as error:  # a change in place may have taken away what a gradient needs
-            outcome["backward"] = type(error).__name__
-    modes = (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.is_autocast_enabled("cpu"),
-        torch.get_default_dtype(),
-        torch.get_default_device(),
-    )
-    return facts_of(
-        {
-            "argument": tuple(args),
-            "keyword": kwargs,
-            "printed": printed.getvalue(),
-            "modes": modes,
-            "random": (random.getstate()[1][-1], int(torch.get_rng_state().sum())),
-            **more(),
-            **outcome,
-        }
-    )
-
-
-def _backward(result: Any) -> None:
-    """Train on whatever of a result can be trained on; the same weights each time."""
-    tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-    wanted = [tensor for tensor in tensors if tensor.requires_grad and tensor.grad_fn is not None]
-    if wanted:
-        weights = [torch.linspace(1, 2, max(tensor.numel(), 1)).reshape(tensor.shape) for tensor in wanted]
-        torch.autograd.backward(
-            wanted, [weight.to(tensor) for weight, tensor in zip(weights, wanted, strict=True)]
-        )
 
 
 def assert_same(expected: Sequence[Facts], found: Sequence[Facts], about: str = "") -> None:

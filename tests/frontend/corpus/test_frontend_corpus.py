@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.frontend.corpus.facts import first_difference
 from tests.frontend.corpus.registry import Case, all_cases
 from tests.frontend.harness import eager, observe, under_test
+from torchrepro.hunt.observation import first_difference
 
 CALLS = ("first call", "second call, other values", "third call, another shape")
 CASES = all_cases()

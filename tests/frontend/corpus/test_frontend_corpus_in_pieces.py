@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.frontend.corpus.cutting import CUT, cut
-from tests.frontend.corpus.facts import first_difference
 from tests.frontend.corpus.registry import Case, all_cases
 from tests.frontend.harness import eager, observe, under_test
+from torchrepro.hunt.observation import first_difference
 
 LEFT_OUT = {
     "torch_surface.mixed_precision_off_in_between": "a break empties torch's cache of casts, so that "

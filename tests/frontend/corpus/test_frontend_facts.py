@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.frontend.corpus.facts import facts_of, first_difference
 from tests.frontend.corpus.registry import all_cases
+from torchrepro.hunt.observation import facts_of, first_difference
 
 
 def difference(make: Callable[[], Any], other: Callable[[], Any]) -> str | None:

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.frontend.corpus.facts import Facts, facts_of, first_difference
 from tests.frontend.differential import changing_world
 from tests.frontend.harness import Counting, eager, under_test
 from torchrepro.frontend.runtime.cache import CaptureLimitWarning
+from torchrepro.hunt.observation import Facts, facts_of, first_difference
 
 START = 'X, Y, O, L, R, K = torch.arange(6.0).reshape(2, 3), torch.ones(2, 3), OBJ, LST, (1,), {"a": 1}'
 STATE = re.findall(

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from random import Random
 
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from tests.frontend.corpus.facts import Facts
-from tests.frontend.differential.programs import Box, Program, programs
-from tests.frontend.harness import Counting, Way, assert_same, eager, observed_call, under_test
+from torchrepro.hunt.generators.python_programs import PythonProgram, generate
+from torchrepro.hunt.judge_programs import judge_program
 
-CALLS = (
-    (1, 3, True, True),
-    (2, 3, True, True),
-    (3, 3, False, True),
-    (4, 5, True, False),
-    (5, 3, True, False),
-)
-"""Seed, size, flag, gradients: other values, then another branch, another shape, no gradients."""
 FAST = settings(
     max_examples=30,
     derandomize=True,
@@ -28,57 +19,48 @@ FAST = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
 THOROUGH = settings(FAST, max_examples=3000, derandomize=False)
+RANDOMS = st.randoms(use_true_random=False)
 
 
-def arguments(seed: int, size: int, flag: bool, gradients: bool) -> dict[str, Any]:
-    torch.manual_seed(seed)
-    leaf = torch.randn(size, 4, requires_grad=gradients)
-    box = Box(torch.randn(size, 4))
-    box.leaf = leaf
-    return {
-        "a": torch.randn(size, 4),
-        "b": leaf * 1,
-        "n": 2,
-        "flag": flag,
-        "mode": "up" if flag else "down",
-        "xs": [torch.randn(size, 4)],
-        "box": box,
-    }
-
-
-def behaviour(program: Program, way: Way) -> list[Facts]:
-    function = program.compile()
-    call = way(function, Counting(), False)
-
-    def state() -> dict[str, Any]:
-        return {name: function.__globals__[name] for name in ("state", "net")}
-
-    return [observed_call(call, (), arguments(*chosen), more=state) for chosen in CALLS]
-
-
-def check(program: Program) -> None:
-    expected, found = behaviour(program, eager), behaviour(program, under_test())
-    assert_same(expected, found, f" of\n{program.source}")
+def check(program: PythonProgram) -> None:
+    judged = judge_program(program, ("torchrepro",))
+    assert not judged.verdict.fails, f"{judged.verdict}\n{program.source}"
 
 
 @FAST
-@given(programs())
-def test_a_random_program_does_what_python_does(program: Program) -> None:
-    check(program)
+@given(RANDOMS)
+def test_a_random_program_does_what_python_does(random: Random) -> None:
+    check(generate(random))
 
 
 @pytest.mark.thorough
 @pytest.mark.timeout(3600)
 @THOROUGH
-@given(programs(max_statements=10))
-def test_thousands_of_random_programs_do_what_python_does(program: Program) -> None:
-    check(program)
+@given(RANDOMS)
+def test_thousands_of_random_programs_do_what_python_does(random: Random) -> None:
+    check(generate(random, statements=8))
 
 
-@settings(FAST, max_examples=30)
-@given(programs())
-def test_a_random_program_is_valid_and_repeats_itself(program: Program) -> None:
-    """The programs themselves: they compile, end, and raise nothing that is not meant."""
-    first, again = behaviour(program, eager), behaviour(program, eager)
-    assert first == again
-    assert all(facts.get("error", "Stop") == "Stop" for facts in first), first
+@pytest.mark.xfail(
+    strict=True,
+    reason="a class made in the trace keeps a cell of its own: its methods miss writes after a break",
+)
+def test_a_local_class_and_a_function_with_a_break_share_a_variable() -> None:
+    check(
+        PythonProgram("""
+import torch
+class Box:
+    def __init__(self, value):
+        self.value = value
+def program(x, n):
+    box = type("Local", (Box,), {"run": lambda self: self.value * n})(x)
+    def change():
+        nonlocal n
+        n = 0
+        torch._dynamo.graph_break()
+    change()
+    return box.run()
+def calls():
+    yield dict(x=torch.ones(3), n=2)
+""")
+    )

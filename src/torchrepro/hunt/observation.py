@@ -1,21 +1,28 @@
-"""Facts: what can be told about values, as text by path, so that two runs can be compared afterwards.
+"""Observe a call: everything a caller can see of it as facts, texts by path, to compare two runs by.
 
 Structure, types, dtypes, strides and every bit are facts; so is which object is the same as which, and which
-tensors share memory: a captured function must give back the argument itself where Python does.
+tensors share memory: a captured function must return the argument itself where Python does. The judge asks
+how far numbers are from the truth; here the same kernels run on both sides, and only equality counts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import io
 import itertools
+import random
 import types
+import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+
+from torchrepro.torch_api.pytree import tree_leaves
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, slice)
 OPAQUE: tuple[type, ...] = (torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum)
@@ -50,6 +57,60 @@ def first_difference(expected: Facts, found: Facts) -> str | None:
 
 def _short(fact: str) -> str:
     return fact if len(fact) < 160 else f"{fact[:157]}..."
+
+
+def observed_call(
+    call: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    more: Callable[[], Mapping[str, Any]] = dict,
+) -> Facts:
+    """One call: the result or the error, arguments and their gradients after it, output, modes, generators.
+
+    `more` gives what else is observed, after the call.
+    """
+    kwargs = dict(kwargs or {})
+    outcome: dict[str, Any] = {}
+    with contextlib.redirect_stdout(io.StringIO()) as printed, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            outcome["result"] = call(*args, **kwargs)
+        except Exception as error:
+            outcome["error"] = error
+        try:
+            _backward(outcome.get("result"))
+        except RuntimeError as error:  # a change in place may have taken away what a gradient needs
+            outcome["backward"] = type(error).__name__
+    modes = (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+    )
+    return facts_of(
+        {
+            "argument": tuple(args),
+            "keyword": kwargs,
+            "printed": printed.getvalue(),
+            "modes": modes,
+            "random": (random.getstate()[1][-1], int(torch.get_rng_state().sum())),
+            **more(),
+            **outcome,
+        }
+    )
+
+
+def _backward(result: Any) -> None:
+    """Train on whatever of a result can be trained on; the same weights each time."""
+    tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    wanted = [tensor for tensor in tensors if tensor.requires_grad and tensor.grad_fn is not None]
+    if wanted:
+        weights = [torch.linspace(1, 2, max(tensor.numel(), 1)).reshape(tensor.shape) for tensor in wanted]
+        torch.autograd.backward(
+            wanted, [weight.to(tensor) for weight, tensor in zip(weights, wanted, strict=True)]
+        )
 
 
 class _Walk:
