@@ -29,8 +29,9 @@ from torchrepro.frontend.runtime.wrapping import traced_callable
 from torchrepro.hunt.generators.python_programs import PythonProgram
 from torchrepro.hunt.observation import Facts, first_difference, observed_call
 from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.messages import normalise_message
 from torchrepro.nouns.repro import Compiler, Frontend, ModelRequest
-from torchrepro.nouns.verdict import Kind, Raised, Signature, Stage, Verdict, normalise_message
+from torchrepro.nouns.verdict import Kind, Raised, Signature, Stage, Verdict
 from torchrepro.torch_api.dynamo import counters, reset
 
 Way = Callable[[Callable[..., Any]], Callable[..., Any]]
