@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 
 from torchrepro.hunt import jobs, program
 from torchrepro.hunt.directory import NO_PROGRAM, SUSPECT, Judged
-from torchrepro.hunt.jobs import judge_graphs, why_no_program
+from torchrepro.hunt.jobs import judge, why_no_program
 from torchrepro.hunt.registry import Draw, Generator
 from torchrepro.judge.models import Phases
 from torchrepro.nouns.repro import Compiler, Repro
@@ -56,7 +56,7 @@ def by_number(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _judged(seeds: list[str], **more: Any) -> dict[str, str]:
     payload = {"seeds": seeds, "sources": [], "alone": False, **more}
-    found = judge_graphs(None, payload, Phases())  # type: ignore[arg-type]
+    found = judge(None, payload, Phases())  # type: ignore[arg-type]
     return {each["seed"]: each["kind"] for each in found}
 
 
@@ -91,8 +91,6 @@ def test_programs_that_say_nothing_about_a_compiler_are_left_out() -> None:
 
 
 def test_a_generator_is_a_row_and_a_kind_of_verdict_says_whether_a_program_fails() -> None:
-    assert (
-        Generator("test", f"{__name__}:generate", 1, "for a test").job == "torchrepro.hunt.jobs:judge_graphs"
-    )
+    assert Generator("test", f"{__name__}:generate", 1, "for a test").jobs == "torchrepro.hunt.jobs"
     assert Judged("test-1", "mismatch").fails
     assert not Judged("test-1", SUSPECT).fails

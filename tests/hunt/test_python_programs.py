@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torchrepro.engine.check_bundle import check_bundle
 from torchrepro.hunt.generators.python_programs import PythonProgram, generate
 from torchrepro.hunt.generators.python_world import HARNESS
-from torchrepro.hunt.judge_programs import effects, judge_program, judge_programs, save
+from torchrepro.hunt.judge_programs import effects, judge_program, judge_programs, save_program
 from torchrepro.hunt.reduce_source import reduce_failure, reduce_program
 from torchrepro.nouns.verdict import Kind, Stage
 
@@ -125,6 +125,6 @@ def test_a_failing_program_is_saved_as_a_bundle_that_fails(tmp_path: Path) -> No
     found = judge_program(program("return x + 1, list(outer())", before=generators), ("dynamo",))
     if not found.verdict.fails:
         pytest.skip(f"torch {torch.__version__} returns the value of `yield from`")
-    saved = save(found, tmp_path)
+    saved = save_program(found, tmp_path)
     assert (saved / "manifest.json").exists(), saved
     assert check_bundle(saved, trusted=("source",)).verdict.kind is Kind.MISMATCH

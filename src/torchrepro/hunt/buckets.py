@@ -39,6 +39,8 @@ class Recognised(StrEnum):
     """By the rule of the bucket; nothing was compiled."""
     MINIMAL = "minimal"
     """It became a minimal repro that satisfies the rule of the bucket."""
+    SIGNATURE = "signature"
+    """It is a reduced Python program with the signature of one in the bucket."""
     BUCKET = "bucket"
     """Its signature, minimal graph and failing pass are those of the bucket."""
 

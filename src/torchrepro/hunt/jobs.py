@@ -39,7 +39,7 @@ _NOT_CAPTURED = (
 )
 
 
-def judge_graphs(_: Repro, payload: Mapping[str, Any], phase: Phase) -> list[dict[str, Any]]:
+def judge(_: Repro, payload: Mapping[str, Any], phase: Phase) -> list[dict[str, Any]]:
     """Judge programs that are graphs: as few compilations as possible, or one of them alone."""
     sources = [Path(path) for path in payload["sources"]]
     programs = [program_of(seed, sources) for seed in payload["seeds"]]

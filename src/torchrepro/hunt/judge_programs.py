@@ -28,6 +28,7 @@ from torchrepro.frontend.runtime.settings import Settings
 from torchrepro.frontend.runtime.wrapping import traced_callable
 from torchrepro.hunt.generators.python_programs import PythonProgram
 from torchrepro.hunt.observation import Facts, first_difference, observed_call
+from torchrepro.judge.models import Phase
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.messages import normalise_message
 from torchrepro.nouns.repro import Compiler, Frontend, ModelRequest
@@ -91,12 +92,16 @@ def judge_programs(
         yield judge_program(program, ways)
 
 
-def judge_program(program: PythonProgram, ways: Sequence[str] = tuple(WAYS)) -> ProgramVerdict:
+def judge_program(
+    program: PythonProgram, ways: Sequence[str] = tuple(WAYS), phase: Phase = lambda name: None
+) -> ProgramVerdict:
     """Return the first way in which a program differs from plain Python, or that none does."""
+    phase("eager")
     try:
         expected = effects(program)
     except Exception as error:  # of the module or of `calls`, not of `program`
         return ProgramVerdict(program, Verdict(Kind.INVALID, summary=f"{type(error).__name__}: {error}"))
+    phase("compile")
     for way in ways:
         wrap, stage = WAYS[way]
         verdict = _compared(expected, effects(program, wrap), stage)
@@ -178,7 +183,7 @@ def _compared(expected: Sequence[Facts], found: Sequence[Facts], stage: Stage) -
     return Verdict(Kind.PASS)
 
 
-def save(found: ProgramVerdict, directory: Path, *, time_limit: float = 120.0) -> Path:
+def save_program(found: ProgramVerdict, directory: Path, *, time_limit: float = 120.0) -> Path:
     """Save a program that fails; return the bundle of its calls, or the script if the judge sees no failure.
 
     The judge compares numbers, not which object is which: only the script shows such a failure.

@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from torchrepro.engine.processes.fresh_process import job_named, raise_reported,
 from torchrepro.engine.processes.limits import memory_share
 from torchrepro.engine.search.process import SearchRequest
 from torchrepro.engine.search.setup import Stop, Timeline, throwaway, use_scratch, warming_up
+from torchrepro.hunt.buckets import Recognised, buckets_in
 from torchrepro.hunt.directory import NO_PROGRAM, NOT_JUDGED, SORTED, SUSPECT, HuntDirectory, Judged, Tally
 from torchrepro.hunt.program import TOGETHER, generator_of, seeds
 from torchrepro.hunt.registry import chosen_generators
@@ -35,13 +35,11 @@ from torchrepro.nouns.repro import Compiler
 from torchrepro.nouns.verdict import Kind
 
 _SECONDS_TOGETHER = 240.0
-_SECONDS_ALONE = 90.0
+_SECONDS_TO_MATCH = 90.0
 _SECONDS_TO_COLLECT = 600.0
 _SECONDS_TO_SAVE = 60.0
 _COLLECT = "torchrepro.hunt.sources:collect_sources"
-_SAVE = "torchrepro.hunt.jobs:save"
 _SORT = "torchrepro.hunt.jobs:sort_failure"
-_SORTER = "torchrepro.hunt.triage"
 _SECONDS_BETWEEN_REPORTS = 5.0
 _COMPANY = 4
 """How many of a batch are kept where one of them fails in company only."""
@@ -56,7 +54,10 @@ def hunt(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
     stop.listen()
     timeline.phase("load")
     for generator in chosen_generators(settings.generators):
-        job_named(generator.function), job_named(generator.job)  # imported here, so that no child has to
+        (
+            job_named(generator.function),
+            job_named(f"{generator.jobs}:judge"),
+        )  # imported here, so that no child has to
         if generator.prepare:
             job_named(generator.prepare)()
     tally = Tally.of(directory.judged())
@@ -110,7 +111,6 @@ class _Loop:
         self.known_before = frozenset(self.tally.buckets)
         self.streams = self._streams()
         self.choices = random.Random(self.settings.seed)
-        self.can_sort = find_spec(_SORTER) is not None
         with Corpus(self.directory.corpus, create=True):
             pass
         for failure in self.tally.failures.values():
@@ -130,10 +130,7 @@ class _Loop:
 
     def _enough(self) -> bool:
         until = self.settings.until_new
-        found = (
-            len(self.tally.buckets.keys() - self.known_before) if self.can_sort else len(self.tally.failures)
-        )
-        return until is not None and found >= until
+        return until is not None and len(self.tally.buckets.keys() - self.known_before) >= until
 
     def _start(self, task: Task) -> None:
         self.executor.start(task)
@@ -143,15 +140,12 @@ class _Loop:
         """Return the next task: what is left of a batch, a failure to be sorted, or new programs."""
         if self.waiting:
             return self.waiting.popleft()
-        unsorted = [each for each in self.tally.unsorted if each.seed not in self.given_up]
-        if (
-            self.can_sort
-            and self.sorting is None
-            and unsorted
-            and (self.under_way or self.executor.workers == 1)
-        ):
-            self.sorting = self._sort(unsorted[0])
-            return self.sorting
+        if self.sorting is None and (self.under_way or self.executor.workers == 1):
+            self._sort_alike()
+            unsorted = [each for each in self.tally.unsorted if each.seed not in self.given_up]
+            if unsorted:
+                self.sorting = self._sort(unsorted[0])
+                return self.sorting
         count = int(min(self.settings.batch, self.left))
         if count < 1:
             return None
@@ -183,9 +177,9 @@ class _Loop:
             "company": list(company),
             **more,
         }
-        return self._task(
-            generator_of(chosen[0]).job, payload, _SECONDS_ALONE if alone else _SECONDS_TOGETHER
-        )
+        generator = generator_of(chosen[0])
+        seconds = generator.seconds_alone if alone else _SECONDS_TOGETHER
+        return self._task(f"{generator.jobs}:judge", payload, seconds)
 
     def _sort(self, failure: Judged) -> Task:
         seconds = self.settings.sort_seconds
@@ -196,7 +190,7 @@ class _Loop:
             "seconds": seconds,
             "jobs": 1,
         }
-        return self._task(_SORT, payload, seconds + _SECONDS_ALONE)
+        return self._task(_SORT, payload, seconds + _SECONDS_TO_MATCH)
 
     def _task(self, job: str, payload: Mapping[str, Any], seconds: float) -> Task:
         limit = memory_share(self.executor.workers)
@@ -207,7 +201,7 @@ class _Loop:
     def _take(self, task: Task, outcome: Outcome) -> None:
         if task.job == _SORT:
             self._take_bucket(task, outcome)
-        elif task.job == _SAVE:
+        elif "verdict" in task.payload:
             self._settle([_judged(outcome) or _lost(task.payload["seed"], outcome)])
         elif task.payload["alone"]:
             self._take_alone(task, outcome)
@@ -218,7 +212,8 @@ class _Loop:
 
     def _take_batch(self, task: Task, outcome: Outcome) -> None:
         found = [msgspec.convert(entry, Judged) for entry in outcome.result]
-        together = [each.seed for each in found if each.kind != NO_PROGRAM]
+        graphs = generator_of(task.payload["seeds"][0]).graphs
+        together = [each.seed for each in found if each.kind != NO_PROGRAM] if graphs else []
         for suspect in (each for each in found if each.kind == SUSPECT):
             self.waiting.append(self._judge([suspect.seed], alone=True, company=together))
         self._settle([each for each in found if each.kind != SUSPECT])
@@ -261,7 +256,7 @@ class _Loop:
             "bundle": task.payload["bundle"],
             "verdict": msgspec.to_builtins(verdict),
         }
-        self.waiting.append(self._task(_SAVE, payload, _SECONDS_TO_SAVE))
+        self.waiting.append(self._task(f"{generator_of(seed).jobs}:save", payload, _SECONDS_TO_SAVE))
 
     def _in_company(self, seed: str, company: Sequence[str]) -> Task:
         """Judge a program that fails in company only together with what was next to it, as one program."""
@@ -275,9 +270,28 @@ class _Loop:
         if outcome.result is None:
             self.given_up.add(seed)
             return
-        judged = Judged(seed, SORTED, bucket=str(outcome.result["bucket"]))
+        self._take_sorted(seed, str(outcome.result["bucket"]))
+
+    def _take_sorted(self, seed: str, bucket: str) -> None:
+        judged = Judged(seed, SORTED, bucket=bucket)
         self.directory.append([judged])
         self.tally.take(judged)
+
+    def _sort_alike(self) -> None:
+        """Put reduced Python programs into the bucket of one with the same signature."""
+        known = {
+            self.tally.failures[seed].signature: bucket
+            for bucket, seeds in self.tally.buckets.items()
+            for seed in seeds
+            if not generator_of(seed).graphs
+        }
+        for failure in self.tally.unsorted:
+            name = None if generator_of(failure.seed).graphs else known.get(failure.signature)
+            for bucket in buckets_in(self.directory.buckets) if name is not None else ():
+                if bucket.about is not None and bucket.about.bucket == name:
+                    bucket.add(failure.seed, Recognised.SIGNATURE)
+                    self._take_sorted(failure.seed, name)
+                    break
 
     def _settle(self, judged: Sequence[Judged]) -> None:
         self.directory.append(judged)
@@ -303,8 +317,8 @@ class _Loop:
         minutes = (time.monotonic() - self.began) / 60
         programs = self.tally.programs
         rate = (programs - self.judged_before) / max(minutes, 1e-3)
-        buckets = f", {len(self.tally.buckets)} buckets" if self.can_sort else ""
-        return f"{programs:,} programs ({rate:.0f}/min), {len(self.tally.failures)} failures{buckets}"
+        failures = f"{len(self.tally.failures)} failures, {len(self.tally.buckets)} buckets"
+        return f"{programs:,} programs ({rate:.0f}/min), {failures}"
 
 
 _NOTHING = throwaway(Compiler("inductor"))

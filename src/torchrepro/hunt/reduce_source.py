@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -25,11 +26,16 @@ _PARTS = 12
 """How many of the expressions inside of one are tried in its place."""
 
 
-def reduce_failure(found: ProgramVerdict) -> ProgramVerdict:
-    """Return the smallest program found that fails as this one does, with its own verdict."""
-    known = _errors(found.program)
+def reduce_failure(found: ProgramVerdict, *, seconds: float | None = None) -> ProgramVerdict:
+    """Return the smallest program found that fails as this one does, with its own verdict.
+
+    After so many `seconds` nothing more is tried.
+    """
+    known, began = _errors(found.program), time.monotonic()
 
     def fails(program: PythonProgram) -> bool:
+        if seconds is not None and time.monotonic() - began > seconds:
+            return False
         return _errors(program) <= known and judge_program(program, (found.way,)).same_failure(found)
 
     return judge_program(reduce_program(found.program, fails), (found.way,))

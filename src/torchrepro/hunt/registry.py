@@ -6,7 +6,7 @@ so that a seed gives the same program again. It need not check the program: what
 is left out before anything is compiled, and so is what draws random numbers. But it must not make programs
 that read memory which nothing has written: these have no right answer.
 
-Where programs are no graphs, a row names its own `job`: see `hunt/jobs.py` for what it is given and returns.
+What judges programs is `hunt/jobs.py`, and `hunt/python_jobs.py` where they are Python.
 
 Importing this table imports no generator and no torch.
 """
@@ -19,8 +19,6 @@ from pathlib import Path
 from random import Random
 
 from torchrepro.nouns.errors import TorchReproError
-
-JUDGE_GRAPHS = "torchrepro.hunt.jobs:judge_graphs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +47,23 @@ class Generator:
     weight: int
     """Its share of the programs, against the others."""
     about: str
-    job: str = JUDGE_GRAPHS
-    """What judges its programs."""
     prepare: str = ""
     """A function that the search process calls once, so that no child has to: for what takes long."""
     needs_sources: bool = False
     """Its programs are made from bundles."""
+    graphs: bool = True
+    """Whether its programs are graphs; if not, they are Python, and its job reduces what fails: two failures
+    with one signature are one failure."""
+
+    @property
+    def jobs(self) -> str:
+        """The module whose `judge` and `save` are given its programs."""
+        return "torchrepro.hunt.jobs" if self.graphs else "torchrepro.hunt.python_jobs"
+
+    @property
+    def seconds_alone(self) -> float:
+        """The time limit for a program that is judged alone, and saved if it fails."""
+        return 90.0 if self.graphs else 400.0
 
 
 GENERATORS: tuple[Generator, ...] = (
@@ -79,6 +88,13 @@ GENERATORS: tuple[Generator, ...] = (
         "the other programs with views, writes in place, aliases, other dtypes, autocast, options",
         prepare="torchrepro.hunt.generators.operators:prepare",
         needs_sources=True,
+    ),
+    Generator(
+        "python",
+        "torchrepro.hunt.generators.python_programs:generate",
+        1,
+        "functions with control flow, mutation and closures, captured by Dynamo and by torchrepro",
+        graphs=False,
     ),
 )
 

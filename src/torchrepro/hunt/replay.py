@@ -10,16 +10,20 @@ import msgspec
 
 from torchrepro.bundle.read import SCRIPT
 from torchrepro.execute.judge_repro import judge_repro
+from torchrepro.hunt import python_jobs
 from torchrepro.hunt.jobs import why_no_program
-from torchrepro.hunt.program import program_of
+from torchrepro.hunt.judge_programs import judge_program
+from torchrepro.hunt.program import generator_of, program_of
 from torchrepro.judge.models import Phase
 from torchrepro.nouns.repro import Repro
 from torchrepro.script.save_bundle import bundle_members, save_bundle
 
 
 def script_of(payload: Mapping[str, Any], phase: Phase) -> str:
-    """Return the script of a seed's program, empty if there is none; save its bundle if that is wanted."""
+    """Return the script of a seed's program, empty if there is none; save the bundle of a graph if wanted."""
     phase("build")
+    if not generator_of(payload["seed"]).graphs:
+        return python_jobs.program_of(payload["seed"]).source
     repro = _program(payload)
     if repro is None:
         return ""
@@ -33,6 +37,9 @@ def script_of(payload: Mapping[str, Any], phase: Phase) -> str:
 def judge(payload: Mapping[str, Any], phase: Phase) -> Any:
     """Return the verdict on a seed's program, which `script_of` has made before."""
     phase("build")
+    if not generator_of(payload["seed"]).graphs:
+        found = judge_program(python_jobs.program_of(payload["seed"]), phase=phase)
+        return msgspec.to_builtins(found.verdict)
     repro = _program(payload)
     assert repro is not None
     return msgspec.to_builtins(judge_repro(repro, fp64=payload.get("fp64", True), phase=phase))

@@ -11,8 +11,9 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchrepro.bundle.read import read_graph_text, read_manifest
+from torchrepro.bundle.read import read_graph_text, read_manifest, read_source_text
 from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.repro import Place
 from torchrepro.nouns.results import Located
 from torchrepro.nouns.verdict import Signature
 from torchrepro.report.run_files import Surroundings, surroundings_of, verdict_in
@@ -57,9 +58,14 @@ def recorded_signature(bundle: Path) -> str:
 
 
 def canonical_graph(bundle: Path) -> str:
-    """Return the text of a bundle's graph with its variables renamed in their order; empty if unreadable."""
+    """Return the text of a bundle's graph with its variables renamed in their order; empty if unreadable.
+
+    For a whole call, the user's code is part of it: the graph is that one call.
+    """
     try:
         text = read_graph_text(bundle)
+        if read_manifest(bundle).place is Place.BEFORE_CAPTURE:
+            text = f"{text}\n{read_source_text(bundle)}"
         if len(text) > _LONGEST_GRAPH:
             return hashlib.sha256(text.encode(errors="replace")).hexdigest()
         return ast.unparse(_Renamed().visit(ast.parse(text)))
