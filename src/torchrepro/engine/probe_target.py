@@ -18,7 +18,7 @@ from torchrepro.bundle.read import read_manifest, require_complete
 from torchrepro.engine.check_bundle import OnPhase, isolation_for
 from torchrepro.engine.compare_model import record_graphs, save_whole_call
 from torchrepro.engine.processes.fresh_process import judged_in_isolation
-from torchrepro.nouns.errors import TorchReproError
+from torchrepro.nouns.errors import BundleError, TorchReproError
 from torchrepro.nouns.probe import Probe, ProbeAnswer
 from torchrepro.nouns.repro import ModelRequest, telling_environment
 from torchrepro.nouns.verdict import Kind, Signature, Verdict
@@ -110,9 +110,14 @@ class ProbedTarget:
 
         with isolation_for(bundle, manifest, self.time_limit, trusted, self.on_phase) as (payload, how):
             payload = {**payload, "probe": msgspec.to_builtins(probe)}
-            verdict = judged_in_isolation(
-                "torchrepro.execute.probes.probe_repro:probe", payload, on_message=take, **how
-            )
+            try:
+                verdict = judged_in_isolation(
+                    "torchrepro.execute.probes.probe_repro:probe", payload, on_message=take, **how
+                )
+            except BundleError:
+                raise  # no probe can open it
+            except TorchReproError as exc:  # eager does not finish in time: the other probes are still asked
+                verdict = Verdict(Kind.INVALID, summary=str(exc))
         return Found(bundle, verdict, told[-1] if told else probe)
 
     def _saved(self, found: Found) -> Path | None:

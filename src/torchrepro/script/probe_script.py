@@ -82,6 +82,8 @@ class ProbeScript(GraphScript):
     def _threads(self, probe: Probe, call: str) -> list[str]:
         name = probe.tries[0] if probe.tries else "1"
         count = name.removeprefix("run-")
+        if not count.isdecimal():
+            raise Unwritable(f"a number of threads called {name}")
         compiled_before = [call] if name != count else []
         arguments = self.arguments()
         return [
