@@ -58,8 +58,7 @@ def _saved(seed: str, found: ProgramVerdict, directory: Path) -> Judged:
     path = save_program(found, directory)
     verdict = found.verdict
     kind = verdict.kind if verdict.fails else Kind.FLAKY
+    judged = Judged(seed, kind.value, verdict.summary, found.bucket)
     if (path / MANIFEST).is_file():
-        return Judged(seed, kind.value, verdict.summary, found.bucket, bundle=str(path))
-    return Judged(
-        seed, kind.value, verdict.summary, found.bucket, not_saved=f"only a script shows it: {path}"
-    )
+        return replace(judged, bundle=str(path))
+    return replace(judged, not_saved=f"only a script shows it: {path}")
