@@ -10,7 +10,7 @@ READY  := $(VENV)/.ready
 WORKERS ?= 2
 BROWSER := chromium chromium-driver fonts-dejavu-core
 
-.PHONY: help setup browser demo test test-fast test-thorough lint format bench bench-minify bench-locate bench-frontend bench-light bench-false-alarms bench-corpus house clean
+.PHONY: help setup browser demo test test-fast test-thorough lint format bench bench-minify bench-locate bench-frontend bench-light bench-false-alarms bench-corpus bench-hunt house clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -79,6 +79,10 @@ bench-light: $(READY)  ## from a failure to its verified script, against torch's
 # Ten minutes on 2 cores: `make bench-corpus ARGS='--sizes 1000'` takes two hours.
 bench-corpus: $(READY)  ## a corpus of tiny bundles: throughput of replays, memory, the index
 	$(BIN)/python -m benchmarks.corpus --sizes 100 --stand-in 1000,10000 --json .cache/bench-corpus/results.jsonl $(ARGS)
+
+# Half an hour on 2 cores, after ten minutes that measure the throughput: `make bench-hunt ARGS='--minutes 5'` for less.
+bench-hunt: $(READY)  ## a hunt: programs, failures, buckets, false alarms; programs per minute against one by one
+	$(BIN)/python -m benchmarks.hunt $(ARGS)
 
 # An hour on 2 cores: `make bench-false-alarms ARGS='--programs gan --steps 50'` for less, ARGS='--device cuda' on a GPU.
 bench-false-alarms: $(READY)  ## alarms about healthy training programs, and planted errors that are found

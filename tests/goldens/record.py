@@ -40,7 +40,7 @@ VERBS = (
     "doctor",
     "bisect",
 )
-VERBS += ("import", "export")
+VERBS += ("import", "export", "hunt", "hunt-report")
 VERBS += ("corpus", *(f"corpus-{verb}" for verb in ("add", "list", "show", "rm", "run", "ab", "merge")))
 LIMIT = 600.0
 LARGEST_BUNDLE = 100_000

@@ -87,9 +87,8 @@ class Factory:
         """Return the model as one more call of the function gives it, or a copy of the one that was kept."""
         if self.once is None:
             return self._build()
-        model = self.once.model
-        if isinstance(model, torch.nn.Module):
-            model = clone_module(model)
+        kept = self.once.model
+        model = clone_module(kept) if isinstance(kept, torch.nn.Module) else kept
         args, kwargs = clone_inputs((self.once.args, dict(self.once.kwargs)))
         return Built(model, args, kwargs)
 
