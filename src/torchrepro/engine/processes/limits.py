@@ -145,13 +145,13 @@ def owned_directory(prefix: str) -> Iterator[Path]:
             end_leftovers(former.name)
             shutil.rmtree(former, ignore_errors=True)
     directory = Path(tempfile.mkdtemp(prefix=prefix)).resolve()
-    try:
-        with open(directory / "lock.new", "xb") as lock:
+    with open(directory / "lock.new", "xb") as lock:
+        try:
             fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
             (directory / "lock.new").rename(directory / "lock")  # it has its name once it is locked
             yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)  # still locked: nobody else removes it
 
 
 def end_leftovers(mark: str) -> int:
