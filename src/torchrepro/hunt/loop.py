@@ -140,7 +140,8 @@ class _Loop:
         """Return the next task: what is left of a batch, a failure to be sorted, or new programs."""
         if self.waiting:
             return self.waiting.popleft()
-        if self.sorting is None and (self.under_way or self.executor.workers == 1):
+        one_is_free = self.under_way or self.executor.workers == 1 or self.left < 1
+        if self.sorting is None and one_is_free:
             self._sort_alike()
             unsorted = [each for each in self.tally.unsorted if each.seed not in self.given_up]
             if unsorted:

@@ -95,9 +95,9 @@ class _Reducer:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of code that cannot work
                 compile(ast.fix_missing_locations(tree), "<candidate>", "exec")
+            program = _program(tree)
         except (SyntaxError, ValueError, TypeError):
             return False  # a list that must not be empty, a part that is missing
-        program = _program(tree)
         if program.source not in self._tried:
             self._tried[program.source] = self._fails(program)
         if self._tried[program.source]:
