@@ -16,7 +16,9 @@ from torchrepro.engine.check_bundle import check_bundle
 from torchrepro.hunt.generators.python_programs import PythonProgram, generate
 from torchrepro.hunt.generators.python_world import HARNESS
 from torchrepro.hunt.judge_programs import effects, judge_program, judge_programs, save_program
+from torchrepro.hunt.python_jobs import judge
 from torchrepro.hunt.reduce_source import reduce_failure, reduce_program
+from torchrepro.judge.models import Phases
 from torchrepro.nouns.verdict import Kind, Stage
 
 SEEDS = st.integers(0, 1 << 32)
@@ -116,6 +118,20 @@ def test_reducing_leaves_nothing_that_is_not_needed() -> None:
     made = program(NEEDLE)
     smallest = reduce_program(made, lambda each: "pair.reverse()" in each.source)
     assert smallest.source.removesuffix(HARNESS).split() == ["pair.reverse()"]
+
+
+def test_a_candidate_that_cannot_be_written_as_python_is_left_out() -> None:
+    """Replacing a part of an f-string by an expression gives a tree that `ast.unparse` refuses."""
+    made = program("text = f'{x.shape[0]} of {[1, 2]!r}'\nkept = len(text)\nreturn kept")
+    smallest = reduce_program(made, lambda each: "f'" in each.source or 'f"' in each.source)
+    assert smallest.lines < made.lines
+
+
+def test_a_hunt_is_told_what_became_of_each_seed() -> None:
+    payload = {"seeds": ["python-1", "python-2"], "alone": False, "sources": [], "bundle": ""}
+    told = judge(None, payload, Phases())  # type: ignore[arg-type]
+    assert [entry["seed"] for entry in told] == payload["seeds"]
+    assert {entry["kind"] for entry in told} <= {"pass", "suspect"}
 
 
 @pytest.mark.slow
