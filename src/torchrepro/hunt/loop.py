@@ -141,7 +141,7 @@ class _Loop:
         if self.waiting:
             return self.waiting.popleft()
         one_is_free = self.under_way or self.executor.workers == 1 or self.left < 1
-        if self.sorting is None and one_is_free:
+        if self.settings.sort_seconds > 0 and self.sorting is None and one_is_free:
             self._sort_alike()
             unsorted = [each for each in self.tally.unsorted if each.seed not in self.given_up]
             if unsorted:
