@@ -22,6 +22,8 @@ from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Comparison, Kind, LeafComparison, Verdict
 from torchrepro.state.ambient import applied_settings
 
+OWNER = "torchrepro_graph"
+"""The key of a graph's number in the `custom` metadata of nodes; torch copies it to what it makes of them."""
 _ENOUGH = 4
 """Sets that fail: with so many, the op that is wrong is known."""
 
@@ -80,6 +82,7 @@ def joined(repros: Sequence[Repro]) -> SideBySide:
             if node.op not in ("placeholder", "output"):
                 args, kwargs = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
                 known[node] = graph.create_node(node.op, node.target, args, kwargs)
+                known[node].meta["custom"] = {OWNER: owner}
         own = _results(repro.graph.graph)
         assert own is not None, "asked of `can_be_joined`"
         results += [known.get(result, result) if isinstance(result, Node) else result for result in own]

@@ -63,13 +63,23 @@ def working_on(raised: BaseException) -> str:
 
     A kernel that another thread compiled is in no stack: the one that waits for it knows its name.
     """
-    frames = [frame for frame, _ in traceback.walk_tb(raised.__traceback__)][::-1]
-    node = _node_in(frames)
+    node = node_worked_on(raised)
     if node is not None:
         return f"working on {_described(node)}"
+    frames = _frames(raised)
     named = (text for frame in frames for text in frame.f_locals.values() if isinstance(text, str))
     kernel = next((text for text in named if len(text) < _NAME_LENGTH and _KERNEL.fullmatch(text)), "")
     return kernel and f"working on {kernel}"
+
+
+def node_worked_on(raised: BaseException) -> Node | None:
+    """Return the node that was being processed when an exception was raised, if a frame held one."""
+    return _node_in(_frames(raised))
+
+
+def _frames(raised: BaseException) -> list[FrameType]:
+    """Return the frames that an exception passed, the innermost first."""
+    return [frame for frame, _ in traceback.walk_tb(raised.__traceback__)][::-1]
 
 
 def _described(node: Node) -> str:

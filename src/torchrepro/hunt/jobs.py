@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from torchrepro.cut.batches import can_be_joined, joined
+from torchrepro.cut.judge_joined import judge_joined
 from torchrepro.engine.processes.fresh_process import job_named
 from torchrepro.execute.judge_repro import Prepared, judge_repro
 from torchrepro.hunt.directory import NO_PROGRAM, SUSPECT, Judged
@@ -105,23 +106,35 @@ def _groups(programs: Sequence[Program]) -> list[list[Program]]:
 
 
 def _judged_together(programs: Sequence[Program], phase: Phase) -> list[Judged]:
-    """Judge programs in one compilation; halve them where the joint verdict says nothing about each."""
+    """Judge programs in one compilation; where the joint verdict says nothing about each, judge fewer.
+
+    Those that an exception names are judged alone, and the others without them; both halves if it names none.
+    """
     repros = [program.repro for program in programs if program.repro is not None]
-    whole = joined(repros) if len(repros) > 1 else None
-    verdict = judge_repro(whole.repro if whole else repros[0], phase=phase)
+    if len(repros) == 1:
+        verdict = judge_repro(repros[0], phase=phase)
+        dynamo.reset()
+        return [_together(programs[0], verdict)]
+    whole = joined(repros)
+    verdict, named = judge_joined(whole, phase)
     dynamo.reset()
-    if whole is None:
-        kind = SUSPECT if verdict.fails else verdict.kind.value
-        return [Judged(programs[0].seed, kind, verdict.summary)]
     own = whole.verdicts(verdict)
-    if own is None:
-        middle = len(programs) // 2
-        halves = programs[:middle], programs[middle:]
-        return [judged for half in halves for judged in _judged_together(half, phase)]
-    return [
-        Judged(program.seed, SUSPECT if each.fails else each.kind.value, each.summary if each.fails else "")
-        for program, each in zip(programs, own, strict=True)
-    ]
+    if own is not None:
+        return [_together(program, each) for program, each in zip(programs, own, strict=True)]
+    suspects = [program for number, program in enumerate(programs) if number in named]
+    others = [program for number, program in enumerate(programs) if number not in named]
+    found = [Judged(program.seed, SUSPECT, verdict.summary) for program in suspects]
+    middle = 0 if suspects else len(others) // 2
+    for part in filter(None, (others[:middle], others[middle:])):
+        found += _judged_together(part, phase)
+    return found
+
+
+def _together(program: Program, verdict: Verdict) -> Judged:
+    """Return what a joint compilation shows about a program."""
+    if verdict.fails:
+        return Judged(program.seed, SUSPECT, verdict.summary)
+    return Judged(program.seed, verdict.kind.value)
 
 
 def _judged_alone(program: Program, payload: Mapping[str, Any], phase: Phase) -> Judged:

@@ -110,7 +110,7 @@ class _Loop:
         self.known_before = frozenset(self.tally.buckets)
         self.streams = self._streams()
         self.choices = random.Random(self.settings.seed)
-        self.can_sort = find_spec(_SORTER) is not None
+        self.can_sort = self.settings.sort_seconds > 0 and find_spec(_SORTER) is not None
         with Corpus(self.directory.corpus, create=True):
             pass
         for failure in self.tally.failures.values():

@@ -28,7 +28,7 @@ class HuntSettings:
     batch: int = 64
     """Programs in a compilation, at most."""
     sort_seconds: float = 300.0
-    """For minifying and locating one failure."""
+    """For minifying and locating one failure; 0: failures are not sorted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchrepro.torch_api.patching import replaced
 from torchrepro.torch_api.seam import Seam, loading
+
+if TYPE_CHECKING:
+    from torch.fx import Node
 
 SEAMS = {
     "config": Seam("torch._inductor.config", "settings of inductor", name="."),
@@ -68,12 +71,34 @@ def seeing_code(see: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def ops_announced(words: str) -> Iterator[None]:
+def ops_announced(words: str) -> AbstractContextManager[None]:
     """Let C++ kernels that inductor generates in the body print which ops they are about to compute.
 
     Each loop prints a line on standard error: `words`, and `target: aten.rsqrt.default` for each of its ops.
-    Checked on torch 2.13 (`KernelGroup.finalize_kernel`; without it nothing is printed).
+    """
+
+    def line(origins: Sequence[Node]) -> str:
+        targets = dict.fromkeys(f"target: {origin.target}" for origin in origins)
+        return f"std::fputs({json.dumps(' '.join([words, *targets]) + chr(10))}, stderr);"
+
+    return _before_each_loop(line)
+
+
+def sources_named(name: Callable[[Sequence[Node]], str]) -> AbstractContextManager[None]:
+    """Let errors of the C++ compiler in the body call a loop's source what `name` returns for its nodes."""
+
+    def line(origins: Sequence[Node]) -> str:
+        named = name(origins)
+        return f"#line 1 {json.dumps(named)}" if named else ""
+
+    return _before_each_loop(line)
+
+
+@contextmanager
+def _before_each_loop(line: Callable[[Sequence[Node]], str]) -> Iterator[None]:
+    """Insert a line, chosen by a loop's nodes, before each C++ loop that inductor generates in the body.
+
+    Checked on torch 2.13 (`KernelGroup.finalize_kernel`; without it nothing is inserted).
     """
     from torch._inductor.codegen.cpp import KernelGroup
 
@@ -83,10 +108,9 @@ def ops_announced(words: str) -> Iterator[None]:
         return
 
     def finalize_kernel(group: Any, kernel: Any, nodes: Any) -> None:
-        origins = (origin for node in nodes for origin in getattr(node.node, "origins", ()))
-        targets = dict.fromkeys(f"target: {origin.target}" for origin in origins)
-        line = json.dumps(" ".join([words, *targets]) + "\n")
-        group.loops_code.writeline(f"std::fputs({line}, stderr);")
+        origins = [origin for node in nodes for origin in getattr(node.node, "origins", ())]
+        if inserted := line(origins):
+            group.loops_code.writeline(inserted)
         finalize(group, kernel, nodes)
 
     with replaced(KernelGroup, "finalize_kernel", finalize_kernel):
