@@ -117,7 +117,7 @@ def test_killed_at_any_moment_it_goes_on_and_a_finished_run_is_answered_at_once(
     out, err = killed.communicate(timeout=60)
     assert killed.returncode == 125
     assert "was killed" in err
-    assert "the same command goes on" in json.loads(out)["next_step"]
+    assert "the same command continues from there" in json.loads(out)["next_step"]
     assert left_behind(run) == []
 
     finished = torchrepro("minify", *words)

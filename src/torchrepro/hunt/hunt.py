@@ -75,7 +75,7 @@ def hunt(
             outcome = run_search(request, environ=environ, on_message=on_message)
             raise_reported(outcome)
             if outcome.result is None:
-                died = f"the hunt's process died ({outcome.death}); the same command goes on"
+                died = f"the hunt's process died ({outcome.death}); the same command continues from there"
                 raise HarnessError(f"{died}\n{outcome.output_tail}")
             stopped, seconds = str(outcome.result["stopped"]), float(outcome.result["seconds"])
         except KeyboardInterrupt:
