@@ -17,7 +17,7 @@ from torchrepro.cut.hints import node_worked_on
 from torchrepro.execute.judge_repro import judge_repro
 from torchrepro.judge.models import Judged, Phase
 from torchrepro.nouns.verdict import Verdict
-from torchrepro.torch_api.inductor import sources_named
+from torchrepro.torch_api.inductor import loops_together, sources_named
 
 _ERROR = re.compile(rf"\b{OWNER}_(\d+):[\d:]* (?:fatal )?error:")
 
@@ -28,7 +28,7 @@ def judge_joined(whole: SideBySide, phase: Phase) -> tuple[Verdict, frozenset[in
     Eager runs once: one graph that differs from itself would say nothing about the others.
     """
     judged = Judged()
-    with sources_named(_source_of):
+    with loops_together(), sources_named(_source_of):
         verdict = judge_repro(whole.repro, phase=phase, steady=True, judged=judged)
     return verdict, named_by(judged.raised) if judged.raised is not None else frozenset()
 
