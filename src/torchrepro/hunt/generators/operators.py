@@ -52,8 +52,8 @@ _DTYPES = {
     torch.bool: 2,
     torch.complex64: 1,
 }
-_MEANINGLESS = ("empty", "resize", "jiterator", "item", "to_sparse", "to_mkldnn", "data_ptr")
-"""Parts of the names of operators whose results are unwritten memory, no tensors, or of another layout."""
+_MEANINGLESS = ("empty", "resize", "jiterator", "item", "to_sparse", "to_mkldnn", "data_ptr", "hash_tensor")
+"""Parts of the names of operators whose results are unwritten memory, no tensors, of another layout, or chaotic."""
 
 
 def generate(draw: Draw) -> Repro | None:
