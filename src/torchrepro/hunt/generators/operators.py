@@ -53,7 +53,7 @@ _DTYPES = {
     torch.complex64: 1,
 }
 _MEANINGLESS = ("empty", "resize", "jiterator", "item", "to_sparse", "to_mkldnn", "data_ptr", "hash_tensor")
-"""Parts of the names of operators whose results are unwritten memory, no tensors, chaotic, or oddly laid out."""
+"""Parts of the names of operators whose results are unwritten memory, chaotic, or no dense tensors."""
 
 
 def generate(draw: Draw) -> Repro | None:
