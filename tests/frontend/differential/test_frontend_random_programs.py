@@ -41,10 +41,6 @@ def test_thousands_of_random_programs_do_what_python_does(random: Random) -> Non
     check(generate(random, statements=8))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a class made in the trace keeps a cell of its own: its methods miss writes after a break",
-)
 def test_a_local_class_and_a_function_with_a_break_share_a_variable() -> None:
     check(
         PythonProgram("""

@@ -6,9 +6,10 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from types import CellType, MemberDescriptorType
+from types import CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
+from torchrepro.frontend.guards.constants import is_constant
 from torchrepro.frontend.raw_access import is_a
 from torchrepro.frontend.source import Source
 
@@ -104,3 +105,27 @@ def is_full(cell: CellType) -> bool:
 
 def is_builtin_error(cls: type) -> bool:
     return issubclass(cls, BaseException) and cls.__module__ == "builtins"
+
+
+def is_only_code(cls: type) -> bool:
+    """Return whether no program can tell two classes made by the same statement apart, but by `is`.
+
+    Their methods share no variable with other functions, and no attribute can be changed in place.
+    """
+    return all(name == "__annotations__" or _is_only_code(value, cls) for name, value in vars(cls).items())
+
+
+def _is_only_code(value: Any, owner: type) -> bool:
+    if is_a(value, staticmethod | classmethod):
+        return _is_only_code(value.__func__, owner)
+    if is_a(value, property):
+        return all(_is_only_code(part, owner) for part in (value.fget, value.fset, value.fdel))
+    if type(value) is FunctionType:
+        cells = value.__closure__ or ()
+        defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+        return (
+            all(is_full(cell) and cell.cell_contents is owner for cell in cells)
+            and all(map(is_constant, defaults))
+            and not vars(value)
+        )
+    return is_constant(value) or is_a(value, GetSetDescriptorType | MemberDescriptorType)

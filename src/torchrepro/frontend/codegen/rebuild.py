@@ -27,6 +27,7 @@ from torchrepro.frontend.codegen.objects import (
     dict_items,
     elements,
     is_full,
+    is_only_code,
     slots,
 )
 from torchrepro.frontend.codegen.recipes import RECIPES, Recipe, recipe, tuple_text
@@ -126,7 +127,11 @@ class Rebuilder:
         return ", ".join(f"{self.expression(key)}: {self.expression(value)}" for key, value in items)
 
     def held(self, value: Any) -> str:
-        """Return the name of a global object."""
+        """Return the name of a global object, or of a class made in the captured code that holds no state."""
+        if is_a(value, type) and self.world.is_fresh(value) and not is_only_code(value):
+            raise CannotRebuild(
+                f"class {value.__qualname__}, made in the captured code, has state and cannot be made again"
+            )
         hint = str(getattr(value, "__name__", None) or type(value).__name__)
         return self.writer.held(value, hint if hint.isascii() else "held")
 
