@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from torchrepro.engine.check_bundle import OnPhase, check_bundle, generate_code
-from torchrepro.engine.compare_model import compare_model, save_whole_call
+from torchrepro.engine.compare_model import compare_model
 from torchrepro.engine.processes.fresh_process import compiler_environment, result_in_isolation
 from torchrepro.nouns.errors import DoesNotFail, TorchReproError
-from torchrepro.nouns.probe import COSTS, PROBES, Probe, ProbeAnswer
+from torchrepro.nouns.probe import PROBES, Probe, ProbeAnswer
 from torchrepro.nouns.repro import Compiler, ModelRequest, telling_environment
 from torchrepro.nouns.verdict import Kind
 
 if TYPE_CHECKING:
-    from torchrepro.catch.target import CaughtBundle
+    from torchrepro.catch.catch_target import CaughtBundle
     from torchrepro.engine.processes.child import OnMessage
     from torchrepro.engine.remote.ray_cluster import RayCluster
     from torchrepro.interchange.export import Exported, Form
@@ -59,76 +59,10 @@ def catch(
     It is kept in the directory `out`, by default the one that `default_for` derives from the target's path.
     The same command later finds it there unless `fresh`.
     """
-    from torchrepro.catch.target import CaughtBundle, Target
-    from torchrepro.engine.search.run_directory import CAUGHT, place_for
+    from torchrepro.catch.catch_target import catch_target
 
     request = target if isinstance(target, ModelRequest) else ModelRequest(target)
-    named = Target.parse(request.target)
-    if not named.function:
-        _refuse_options(request)
-    if named.is_bundle:
-        return CaughtBundle(Path(request.target))
-    users_own = out is not None and out.exists()
-    directory, elsewhere = place_for(out, default_for(named.path))
-    try:
-        bundle = None if fresh else named.caught_before(directory, request)
-        if bundle is not None:
-            notes = [f"this is what {named.file} left before; --fresh runs it again"]
-        elif named.file is not None and not named.function:
-            bundle, notes = _catch_in_program(named.file, directory / CAUGHT)
-        else:
-            bundle, notes = _catch_in_function(request, directory / CAUGHT, on_phase)
-    except BaseException:
-        if not users_own:
-            with suppress(OSError):  # it is not empty
-                directory.rmdir()
-        raise
-    named.remember(bundle, directory, request)
-    return CaughtBundle(bundle, directory, (*([elsewhere] if elsewhere else []), *notes))
-
-
-def _refuse_options(request: ModelRequest) -> None:
-    """Raise if a request for a bundle or a program says how a model is run: they say so themselves."""
-    plain, given = ModelRequest(request.target), msgspec.to_builtins(request)
-    if request != plain:
-        usual = msgspec.to_builtins(plain)
-        names = [name for name, value in given["compiler"].items() if value != usual["compiler"][name]]
-        names += [name for name in given if name != "compiler" and given[name] != usual[name]]
-        raise TorchReproError(
-            f"{request.target} is no FILE.py:FUNCTION: it says itself how it is run ({', '.join(names)})",
-            next_step="leave these options out, or name the function that returns the model",
-        )
-
-
-def _catch_in_program(file: Path, out: Path) -> tuple[Path, list[str]]:
-    """Take the first failure of a program: it is most often the cause of the others."""
-    from torchrepro.catch.target import run_until_caught
-
-    ended = run_until_caught(file, out)
-    if not ended.caught:
-        raise DoesNotFail(
-            f"nothing failed in {file}: every compiled call agreed with eager "
-            f"(its exit code was {ended.exit_code})",
-            next_step="run it where it fails, or see what torchrepro run can catch",
-        )
-    first, *others = ended.caught
-    notes = [f"the first failure of {file}: {first.path}"]
-    return first.path, [*notes, *(f"ignored: {other.path} ({other.signature})" for other in others)]
-
-
-def _catch_in_function(request: ModelRequest, out: Path, on_phase: OnPhase) -> tuple[Path, list[str]]:
-    """Compare a function's model with its compiled self, and save the failing graph, or the whole call."""
-    compared = compare_model(request, save_to=out, on_phase=on_phase)
-    compared.verdict.require_testable()
-    if not compared.verdict.fails:
-        raise DoesNotFail(
-            f"it does not fail here: {compared.verdict}",
-            next_step="run it where it fails, or see what else torchrepro compare can vary",
-        )
-    if compared.bundle is not None:
-        return compared.bundle, list(compared.notes)
-    whole = save_whole_call(request, compared.verdict, out, on_phase=on_phase)
-    return whole, [*compared.notes, "so this is about the whole call"]
+    return catch_target(request, out=out, default_for=default_for, fresh=fresh, on_phase=on_phase)
 
 
 def import_artefacts(
@@ -173,17 +107,12 @@ def probe(
     from torchrepro.engine.probe_target import probe_target
 
     named = Target.parse(request.target)
-    if named.is_bundle:
-        _refuse_options(request)
-    elif not named.function:
+    named.require_fitting(request)
+    if named.is_program:
         raise TorchReproError(f"{request.target} is a program", next_step="give a bundle or FILE.py:FUNCTION")
-    asked = (Probe(kind, seconds=seconds) for kind in kinds)
-    probes = [
-        replace(each, against=against, threshold=threshold) if each.kind in COSTS else each for each in asked
-    ]
     return probe_target(
         request,
-        probes,
+        [Probe.of(kind, seconds=seconds, against=against, threshold=threshold) for kind in kinds],
         is_bundle=named.is_bundle,
         save_to=save_to,
         trusted=trusted,

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from user_files import write_module
 
 from torchrepro import pipeline
+from torchrepro.catch import catch_target
 from torchrepro.cli.app import app
 from torchrepro.cli.options import model_request
 from torchrepro.nouns.errors import TorchReproError
@@ -244,7 +245,7 @@ def test_a_target_that_cannot_be_run_leaves_no_directory_but_the_users_own(
     def refuse(request: ModelRequest, **_: Any) -> Any:
         raise TorchReproError(f"model.py has no {request.target!r}")
 
-    monkeypatch.setattr(pipeline, "compare_model", refuse)
+    monkeypatch.setattr(catch_target, "compare_model", refuse)
     (tmp_path / "model.py").write_text("")
     (tmp_path / "mine").mkdir()
     for out in (None, tmp_path / "new", tmp_path / "mine"):

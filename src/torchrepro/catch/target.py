@@ -1,29 +1,19 @@
-"""The argument of `minify` and `locate`: a bundle, a program to run, or a function; and its bundle."""
+"""The argument of every verb: a bundle, a program to run, or a function."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec import to_builtins
 
-from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.provenance import is_own
 from torchrepro.bundle.read import file_digest
-from torchrepro.catch.launcher import Ended, run_program
-from torchrepro.catch.settings import WatchSettings
 from torchrepro.engine.search.run_directory import CAUGHT, write_json
 from torchrepro.nouns.errors import BundleError, TorchReproError
 from torchrepro.nouns.repro import ModelRequest
-
-_CATCH_ALL = 4
-"""The level that catches exceptions, crashes, hangs and wrong numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +43,27 @@ class Target:
         return self.file is None and not self.function
 
     @property
+    def is_program(self) -> bool:
+        return self.file is not None and not self.function
+
+    @property
     def path(self) -> Path:
         """The path that a directory for its results is named after."""
         named = self.file if self.file is not None else Path(re.sub(r"\W", "-", self.text))
         return named.with_name(f"{named.stem}-{self.function}" if self.function else named.stem)
+
+    def require_fitting(self, request: ModelRequest) -> None:
+        """Raise if a bundle or a program is given options for a model: it says itself how it is run."""
+        plain = ModelRequest(request.target)
+        if self.function or request == plain:
+            return
+        given, usual = to_builtins(request), to_builtins(plain)
+        names = [name for name, value in given["compiler"].items() if value != usual["compiler"][name]]
+        names += [name for name in given if name != "compiler" and given[name] != usual[name]]
+        raise TorchReproError(
+            f"{request.target} is no FILE.py:FUNCTION: it says itself how it is run ({', '.join(names)})",
+            next_step="leave these options out, or name the function that returns the model",
+        )
 
     def caught_before(self, directory: Path, request: ModelRequest) -> Path | None:
         """Return the bundle that the same command left in a directory, if the file is still the same."""
@@ -79,30 +86,6 @@ class Target:
             write_json(directory / f"{CAUGHT}.json", record)
 
 
-@dataclass(frozen=True, slots=True)
-class CaughtBundle:
-    """The bundle of a target."""
-
-    bundle: Path
-    directory: Path | None = None
-    """The directory of the caught bundles; None: the target is a bundle."""
-    notes: tuple[str, ...] = ()
-
-
-def run_until_caught(file: Path, out: Path) -> Ended:
-    """Run a program watched; if no graph of it fails, run it again with its whole calls compared.
-
-    The first run misses a failure of capture itself, because it compares only graphs.
-    """
-    for whole in (False, True):
-        settings = WatchSettings(level=_CATCH_ALL, out=out, run_id=new_run_id(), whole=whole)
-        with _standard_output_to_error():
-            ended = run_program([str(file)], settings)
-        if ended.caught:
-            break
-    return ended
-
-
 def _file_of(named: str) -> Path | None:
     """Return the file of FILE.py or of a module in the working directory; None for an installed one."""
     if named.endswith(".py"):
@@ -110,16 +93,3 @@ def _file_of(named: str) -> Path | None:
     path = Path(*named.split("."))
     found = (path.with_suffix(".py"), path / "__init__.py")
     return next((file for file in found if file.exists()), None)
-
-
-@contextmanager
-def _standard_output_to_error() -> Iterator[None]:
-    """Send the program's standard output to standard error, which keeps ours clean."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)

@@ -65,6 +65,13 @@ class Probe:
                 next_step=f"there are: {', '.join(PROBES)}",
             )
 
+    @classmethod
+    def of(cls, kind: Kind, *, seconds: float, against: Compiler | None, threshold: float | None) -> Probe:
+        """Return the probe of a kind; the baseline and the threshold are for costs alone."""
+        if kind in COSTS:
+            return cls(kind, seconds=seconds, against=against, threshold=threshold)
+        return cls(kind, seconds=seconds)
+
     def __str__(self) -> str:
         return f"{self.kind}({', '.join(self.tries)})" if self.tries else self.kind.value
 
