@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -109,4 +111,25 @@ def test_the_directory_of_a_killed_process_goes_with_what_it_started_and_others_
     stat = Path(f"/proc/{int(killed.stdout)}/stat")
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
     assert not left.exists()
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_fork_leaves_the_directory_that_another_thread_owns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    held = threading.local()
+
+    def own() -> None:
+        held.stack = ExitStack()
+        held.stack.enter_context(owned_directory("torchrepro-owned-"))
+
+    with ThreadPoolExecutor(1) as other:
+        other.submit(own).result()
+        child = os.fork()  # it frees what is local to the other thread
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert [path.is_dir() for path in tmp_path.iterdir()] == [True]
+        other.submit(lambda: held.stack.close()).result()
     assert not any(tmp_path.iterdir())

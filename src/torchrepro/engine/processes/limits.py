@@ -144,14 +144,16 @@ def owned_directory(prefix: str) -> Iterator[Path]:
             fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             end_leftovers(former.name)
             shutil.rmtree(former, ignore_errors=True)
-    directory = Path(tempfile.mkdtemp(prefix=prefix)).resolve()
+    directory, owner = Path(tempfile.mkdtemp(prefix=prefix)).resolve(), os.getpid()
     with open(directory / "lock.new", "xb") as lock:
         try:
             fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
             (directory / "lock.new").rename(directory / "lock")  # it has its name once it is locked
             yield directory
         finally:
-            shutil.rmtree(directory, ignore_errors=True)  # still locked: nobody else removes it
+            # A fork frees what other threads hold, and ends this generator there too.
+            if os.getpid() == owner:
+                shutil.rmtree(directory, ignore_errors=True)  # still locked: nobody else removes it
 
 
 def end_leftovers(mark: str) -> int:

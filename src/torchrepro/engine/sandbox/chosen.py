@@ -160,7 +160,7 @@ def sandbox_for(
     if standing.own or standing.trusted or os.environ.get(INSIDE) == "1":
         yield None
         return
-    kind = _kind()
+    kind, owner = _kind(), os.getpid()
     seed = seed_here() if seed is None else seed
     own = (scratch or Path(tempfile.mkdtemp(prefix="torchrepro-sandbox-"))).resolve()
     try:
@@ -185,7 +185,8 @@ def sandbox_for(
             leaf=scratch is None,
         )
     finally:
-        remove(own)
+        if os.getpid() == owner:  # as in `owned_directory`
+            remove(own)
 
 
 def make_seed(seed: Path) -> None:
