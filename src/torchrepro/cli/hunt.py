@@ -1,4 +1,4 @@
-"""`torchrepro hunt`: generate programs, and keep those that the compiler gets wrong."""
+"""`torchrepro hunt`: generate programs and keep those that the compiler gets wrong; rank what was found."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torchrepro.cli import hunt_report
 from torchrepro.cli.options import CANNOT_BE_TESTED, Json, Quiet, Traceback, failures_as_lines
 from torchrepro.nouns.errors import TorchReproError, visible
+from torchrepro.nouns.sections import counted
 
 if TYPE_CHECKING:
     from torchrepro.hunt.settings import Hunted, HuntSettings
@@ -21,9 +21,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
-app.command("report")(hunt_report.report)
 
 
 @app.callback()
@@ -180,3 +177,48 @@ def _number(seed: str) -> int | None:
         return int(seed, 16) if seed else None
     except ValueError:
         raise TorchReproError(f"{seed!r} is no number", next_step="write hexadecimal digits") from None
+
+
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The --out of a hunt.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where to write the page (default: hunt.report.html in DIR).",
+            show_default=False,
+        ),
+    ] = None,
+    run: Annotated[
+        bool,
+        typer.Option(
+            "--run/--no-run", help="Run the bundles for what their issues say about values and kernels."
+        ),
+    ] = True,
+    json_: Json = False,
+    quiet: Quiet = False,
+    traceback: Traceback = False,
+) -> None:
+    """Rank the buckets of a hunt: which is worth an issue, and why.
+
+    A bucket that was not asked about before is run a few times in fresh processes. The answers are kept: the
+    same command goes on where it was interrupted.
+    Exit code: 0 the page was written, 125 it cannot be.
+    """
+    from torchrepro.cli.progress import progress
+    from torchrepro.hunt.report import report_on_hunt
+
+    with failures_as_lines(as_json=json_, show_traceback=traceback):
+        target = output if output is not None else directory / "hunt.report.html"
+        with progress(quiet=quiet or json_) as shown:
+            found = report_on_hunt(directory, target, run=run, on_phase=shown.phase)
+    if json_:
+        print(json.dumps(found.to_dict()))
+        return
+    for row in found.rows:
+        worth = "worth an issue" if row.gate.worth else f"not yet: {row.gate.missing[0].name}"
+        print(visible(f"{row.rank:3} {row.title} ({counted(len(row.seeds), 'program')}; {worth})"))
+    print(visible(target))
