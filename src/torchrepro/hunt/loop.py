@@ -54,10 +54,8 @@ def hunt(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
     stop.listen()
     timeline.phase("load")
     for generator in chosen_generators(settings.generators):
-        (
-            job_named(generator.function),
-            job_named(f"{generator.jobs}:judge"),
-        )  # imported here, so that no child has to
+        for job in (generator.function, f"{generator.jobs}:judge"):
+            job_named(job)  # imported here, so that no child has to
         if generator.prepare:
             job_named(generator.prepare)()
     tally = Tally.of(directory.judged())
