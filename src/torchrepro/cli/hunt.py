@@ -13,7 +13,8 @@ from torchrepro.cli.options import CANNOT_BE_TESTED, Json, Quiet, Traceback, fai
 from torchrepro.nouns.errors import TorchReproError, visible
 
 if TYPE_CHECKING:
-    from torchrepro.hunt.settings import Hunted, HuntSettings
+    from torchrepro.hunt.hunt import Replayed
+    from torchrepro.hunt.settings import Hunted
 
 app = typer.Typer(
     help="Generate programs, and keep those that the compiler gets wrong.",
@@ -77,6 +78,21 @@ def hunt(
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Processes at a time (default: one per core).")
     ] = None,
+    python: Annotated[
+        Path | None,
+        typer.Option(
+            "--python", metavar="PATH", help="Hunt the torch of this interpreter.", show_default=False
+        ),
+    ] = None,
+    torch: Annotated[
+        str,
+        typer.Option(
+            "--torch",
+            metavar="VERSION",
+            help="Hunt this version; an environment with it is made.",
+            show_default=False,
+        ),
+    ] = "",
     batch: Annotated[int, typer.Option("--batch", min=1, help="Programs in a compilation, at most.")] = 64,
     json_: Json = False,
     quiet: Quiet = False,
@@ -94,6 +110,10 @@ def hunt(
         _list_generators(as_json=json_)
         return
     with failures_as_lines(as_json=json_, show_traceback=traceback):
+        from torchrepro.cli.progress import progress
+        from torchrepro.hunt.hunt import hunt as run_hunt
+        from torchrepro.hunt.hunt import interpreter_with, sources_of
+        from torchrepro.hunt.hunt import replay as replay_seed
         from torchrepro.hunt.settings import HuntSettings
 
         settings = HuntSettings(
@@ -105,22 +125,21 @@ def hunt(
             jobs=jobs,
             batch=batch,
         )
-        code = (
-            _replay(replay, out, as_json=json_, quiet=quiet)
-            if replay
-            else _hunt(out, settings, _number(seed), as_json=json_, quiet=quiet)
-        )
+        if out is None and not replay:
+            raise TorchReproError("a hunt needs a directory", next_step="name one with --out DIR")
+        number = _number(seed)
+        with progress(quiet=quiet or json_) as shown:
+            interpreter = interpreter_with(python, torch, lambda step: shown.show({"step": step}))
+            if replay:
+                sources = sources_of(out)
+                again = replay_seed(replay, sources=sources, interpreter=interpreter, on_phase=shown.phase)
+            elif out is not None:
+                found = run_hunt(out, settings, number, interpreter, on_message=shown.show)
+        code = _show_replayed(again, as_json=json_) if replay else _show_hunted(found, as_json=json_)
     raise typer.Exit(code)
 
 
-def _hunt(out: Path | None, settings: HuntSettings, seed: int | None, *, as_json: bool, quiet: bool) -> int:
-    from torchrepro.cli.progress import progress
-    from torchrepro.hunt.hunt import hunt
-
-    if out is None:
-        raise TorchReproError("a hunt needs a directory", next_step="name one with --out DIR")
-    with progress(quiet=quiet or as_json) as shown:
-        found = hunt(out, settings, seed=seed, on_message=shown.show)
+def _show_hunted(found: Hunted, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps(found.to_dict()))
     else:
@@ -147,19 +166,15 @@ def _show(found: Hunted) -> None:
     print(visible("\n".join(lines)))
 
 
-def _replay(seed: str, out: Path | None, *, as_json: bool, quiet: bool) -> int:
-    from torchrepro.cli.progress import progress
-    from torchrepro.hunt.hunt import replay, sources_of
-
-    with progress(quiet=quiet or as_json) as shown:
-        found = replay(seed, sources=sources_of(out), on_phase=shown.phase)
+def _show_replayed(found: Replayed, *, as_json: bool) -> int:
     if as_json:
         verdict = None if found.verdict is None else found.verdict.to_dict()
-        print(json.dumps({"seed": seed, "script": found.script, "verdict": verdict}))
+        print(json.dumps({"seed": found.seed, "script": found.script, "verdict": verdict}))
     elif found.verdict is not None:
         print(visible(f"{found.script}\n{found.verdict}"))
     else:
-        print(f"{seed} leads to no program: eager refuses it, it is random, or capture would break its graph")
+        why = "eager refuses it, it is random, or capture would break its graph"
+        print(f"{found.seed} leads to no program: {why}")
     if found.verdict is None or not found.verdict.testable:
         return CANNOT_BE_TESTED
     return 1 if found.verdict.fails else 0

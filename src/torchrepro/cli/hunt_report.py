@@ -37,17 +37,18 @@ def report(
 ) -> None:
     """Rank the buckets of a hunt: which is worth an issue, and why.
 
-    A bucket that was not asked about before is run a few times in fresh processes. The answers are kept: the
+    A bucket that was not asked about before is run a few times in fresh processes, with the torch that was
+    hunted. The answers are kept: the
     same command goes on where it was interrupted.
     Exit code: 0 the page was written, 125 it cannot be.
     """
     from torchrepro.cli.progress import progress
-    from torchrepro.hunt.report import report_on_hunt
+    from torchrepro.hunt.report import report_with_its_torch
 
     with failures_as_lines(as_json=json_, show_traceback=traceback):
         target = output if output is not None else directory / "hunt.report.html"
         with progress(quiet=quiet or json_) as shown:
-            found = report_on_hunt(directory, target, run=run, on_phase=shown.phase)
+            found = report_with_its_torch(directory, target, run=run, on_phase=shown.phase)
     if json_:
         print(json.dumps(found.to_dict()))
         return

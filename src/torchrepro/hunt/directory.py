@@ -1,6 +1,6 @@
 """The directory of a hunt: what was judged, what failed, what it belongs to.
 
-    hunt.json         which hunt it is: its number, from which all seeds follow
+    hunt.json         which hunt it is: its number, from which all seeds follow, and its torch
     programs.jsonl    each program that was judged, a line: it is only appended to
     sources/          bundles from which some generators make programs
     failing/SEED/     each program that failed, as a bundle
@@ -17,8 +17,7 @@ import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import msgspec
@@ -57,6 +56,19 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
+class About:
+    """Which hunt it is."""
+
+    seed: str
+    """Its number, in hexadecimal."""
+    torch: str = ""
+    """The version that is hunted; empty until its first process has imported it."""
+    commit: str = ""
+    python: str = ""
+    """The interpreter with that torch."""
+
+
+@dataclass(frozen=True, slots=True)
 class HuntDirectory(RunDirectory):
     """The paths in the directory of a hunt."""
 
@@ -71,16 +83,44 @@ class HuntDirectory(RunDirectory):
 
     def number(self, wanted: int | None) -> int:
         """Return the number of the hunt: that of an earlier run here, unless another one is wanted."""
-        known = _read_number(self.about)
+        known = self.known
         foreign = [entry.name for entry in self.path.iterdir() if entry.name != "lock"]
         if known is None and foreign:
             raise TorchReproError(
                 f"{self.path} holds something else ({', '.join(sorted(foreign)[:3])})",
                 next_step="choose an empty or a new directory with --out",
             )
-        number = wanted if wanted is not None else known if known is not None else secrets.randbits(24)
-        write_json(self.about, {"seed": f"{number:x}"})
+        number = secrets.randbits(24) if known is None else int(known.seed, 16)
+        number = number if wanted is None else wanted
+        write_json(self.about, msgspec.to_builtins(replace(known or About(""), seed=f"{number:x}")))
         return number
+
+    @property
+    def known(self) -> About | None:
+        """Which hunt is in the directory; None if none was begun."""
+        try:
+            about = msgspec.json.decode(self.about.read_bytes(), type=About)
+            int(about.seed, 16)
+            return about
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError, ValueError) as exc:
+            raise TorchReproError(
+                f"{self.about} is damaged ({exc})",
+                next_step="remove it, or choose another directory with --out",
+            ) from exc
+
+    def belong_to(self, torch: str, commit: str, python: str) -> None:
+        """Record the torch that is hunted here; raise if it was another one so far."""
+        known = self.known
+        assert known is not None, "a hunt has its number first"
+        if known.torch and (known.torch, known.commit) != (torch, commit):
+            raise TorchReproError(
+                f"{self.path} is a hunt with torch {known.torch} ({known.commit[:7]}), "
+                f"and this is torch {torch} ({commit[:7]})",
+                next_step=f"choose another directory with --out, or continue it with --python {known.python}",
+            )
+        write_json(self.about, msgspec.to_builtins(replace(known, torch=torch, commit=commit, python=python)))
 
     def append(self, judged: Iterable[Judged]) -> None:
         """Log programs, by one write: a line is there whole, or not at all unless the machine fails."""
@@ -144,14 +184,3 @@ class Tally:
 
 def _short(judged: Judged) -> dict[str, Any]:
     return {name: value for name, value in msgspec.to_builtins(judged).items() if value}
-
-
-def _read_number(path: Path) -> int | None:
-    try:
-        return int(msgspec.json.decode(path.read_bytes())["seed"], 16)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.MsgspecError, ValueError, KeyError, TypeError) as exc:
-        raise TorchReproError(
-            f"{path} is damaged ({exc})", next_step="remove it, or choose another directory with --out"
-        ) from exc

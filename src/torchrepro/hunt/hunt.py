@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from packaging.version import InvalidVersion, Version
 
+from torchrepro.bisect.environments import Recipe, environment_for
+from torchrepro.engine.other_python import Interpreter, ask_interpreter, own_package
 from torchrepro.engine.processes.child import OnMessage
 from torchrepro.engine.processes.fork_safety import hide_devices
 from torchrepro.engine.processes.fresh_process import (
@@ -20,7 +26,7 @@ from torchrepro.engine.processes.fresh_process import (
 )
 from torchrepro.engine.processes.limits import end_leftovers
 from torchrepro.engine.search.process import ONE_THREAD, SearchRequest, run_search
-from torchrepro.engine.search.run_directory import held, make_directory, seed_here
+from torchrepro.engine.search.run_directory import held, make_directory
 from torchrepro.hunt.directory import NO_PROGRAM, HuntDirectory, Tally
 from torchrepro.hunt.registry import chosen_generators
 from torchrepro.hunt.settings import Failure, Hunted, HuntSettings
@@ -29,25 +35,66 @@ from torchrepro.nouns.verdict import Verdict
 
 _REPLAY_SECONDS = 300.0
 BY_USER = "stopped by the user"
+_OF_GENERATORS = ("expecttest", "transformers")
+"""What the operator database imports, and what has graphs for windows: installed with another torch too."""
+
+
+def interpreter_with(
+    python: Path | None, torch: str, on_step: Callable[[str], None] = lambda step: None
+) -> Interpreter | None:
+    """Return the interpreter whose torch is hunted: the user's, or that of an environment with a version.
+
+    The environment is made the first time (`bisect/environments.py`). None: neither is asked for.
+    """
+    if python is not None and torch:
+        raise TorchReproError("--python and --torch exclude each other", next_step="give one of them")
+    if python is not None:
+        return ask_interpreter(python)
+    if not torch:
+        return None
+    try:
+        version = Version(torch)
+    except InvalidVersion:
+        raise TorchReproError(f"{torch!r} is no version of torch", next_step="write --torch 2.15.0") from None
+    return environment_for(Recipe(f"torch=={version}", more=_for_generators()), on_step).interpreter
+
+
+def _for_generators() -> tuple[str, ...]:
+    """Return the requirements of generators, in the versions that are installed here."""
+    found = {each.name: each.version for each in metadata.distributions() if each.name in _OF_GENERATORS}
+    found.setdefault(_OF_GENERATORS[0], "")
+    return tuple(f"{name}=={version}" if version else name for name, version in sorted(found.items()))
+
+
+@contextmanager
+def process_of(interpreter: Interpreter | None) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Yield the Python of a process, empty for this one, and the variables that it needs."""
+    if interpreter is None:
+        yield "", {}
+        return
+    with own_package() as environ:
+        yield str(interpreter.python), environ
 
 
 def hunt(
     out: Path,
     settings: HuntSettings | None = None,
-    *,
     seed: int | None = None,
+    interpreter: Interpreter | None = None,
+    *,
     on_message: OnMessage = lambda message: None,
 ) -> Hunted:
     """Hunt in a directory, and continue where an earlier hunt in it stopped; `seed` chooses the programs.
 
-    The first Ctrl-C ends it with what was found so far.
+    The torch of `interpreter` is hunted, by default the one that is installed here. The first Ctrl-C ends it
+    with what was found so far.
     """
     settings = settings or HuntSettings()
     chosen_generators(settings.generators)  # a wrong name is an error at once
     make_directory(out, "choose another directory with --out")
     directory = HuntDirectory(out.absolute())
     began = time.monotonic()
-    with held(directory) as lock:
+    with held(directory) as lock, process_of(interpreter) as (python, own):
         settings = replace(settings, seed=directory.number(seed))
         before = Tally.of(directory.judged()).programs
         end_leftovers(directory.mark)
@@ -59,7 +106,7 @@ def hunt(
             bundle="",
             directory=str(directory.path),
             settings=msgspec.to_builtins(settings),
-            seed=str(seed_here()),
+            seed="",  # of the interpreter that hunts, which knows it
             parent=os.getpid(),
             asked=time.monotonic(),
             lock=lock,
@@ -67,12 +114,13 @@ def hunt(
         environ = {
             **compiler_environment(),
             **ONE_THREAD,
+            **own,
             "TORCHINDUCTOR_CACHE_DIR": str(directory.cache),
         }
         hide_devices(environ)
         stopped, seconds = "", 0.0
         try:
-            outcome = run_search(request, environ=environ, on_message=on_message)
+            outcome = run_search(request, environ=environ, on_message=on_message, python=python)
             raise_reported(outcome)
             if outcome.result is None:
                 died = f"the hunt's process died ({outcome.death}); the same command continues from there"
@@ -119,28 +167,29 @@ def replay(
     *,
     sources: Sequence[Path] = (),
     bundle: Path | None = None,
+    interpreter: Interpreter | None = None,
     on_phase: Callable[[str], None] = lambda phase: None,
 ) -> Replayed:
     """Make the program of a seed again and judge it alone, in a process of its own."""
     payload = {"seed": seed, "sources": [str(path) for path in sources]}
     environ = compiler_environment()
-    script = result_in_isolation(
-        "torchrepro.hunt.replay:script_of",
-        {**payload, "bundle": str(bundle or "")},
-        time_limit=_REPLAY_SECONDS,
-        environ=environ,
-        on_phase=on_phase,
-        unfinished=f"the program of {seed} could not be made",
-    )
-    if not script:
-        return Replayed(seed, "", None)
-    verdict = judged_in_isolation(
-        "torchrepro.hunt.replay:judge",
-        payload,
-        time_limit=_REPLAY_SECONDS,
-        environ=environ,
-        on_phase=on_phase,
-    )
+    hide_devices(environ)
+    with process_of(interpreter) as (python, own):
+        how: dict[str, Any] = {
+            "time_limit": _REPLAY_SECONDS,
+            "environ": {**environ, **own},
+            "on_phase": on_phase,
+            "python": python,
+        }
+        script = result_in_isolation(
+            "torchrepro.hunt.replay:script_of",
+            {**payload, "bundle": str(bundle or "")},
+            unfinished=f"the program of {seed} could not be made",
+            **how,
+        )
+        if not script:
+            return Replayed(seed, "", None)
+        verdict = judged_in_isolation("torchrepro.hunt.replay:judge", payload, **how)
     return Replayed(seed, script, verdict, str(bundle or ""))
 
 

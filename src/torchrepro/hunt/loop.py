@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 
 from torchrepro.corpus.index import Corpus
 from torchrepro.engine.processes.child import Outcome, Reporter
@@ -24,6 +26,7 @@ from torchrepro.engine.processes.executor import Executor, Task, executor_for
 from torchrepro.engine.processes.fresh_process import job_named, raise_reported, verdict_of
 from torchrepro.engine.processes.limits import memory_share
 from torchrepro.engine.search.process import SearchRequest
+from torchrepro.engine.search.run_directory import seed_here
 from torchrepro.engine.search.setup import Stop, Timeline, throwaway, use_scratch, warming_up
 from torchrepro.hunt.buckets import Recognised, buckets_in
 from torchrepro.hunt.directory import NO_PROGRAM, NOT_JUDGED, SORTED, SUSPECT, HuntDirectory, Judged, Tally
@@ -60,11 +63,12 @@ def hunt(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         )  # imported here, so that no child has to
         if generator.prepare:
             job_named(generator.prepare)()
+    directory.belong_to(str(torch.__version__), str(torch.version.git_version or ""), sys.executable)
     tally = Tally.of(directory.judged())
     repro = throwaway(Compiler("inductor"))
     reason = ""
     with executor_for(repro, settings.jobs, stop.waiting) as executor:
-        with warming_up(request, repro, stop):
+        with warming_up(replace(request, seed=str(seed_here())), repro, stop):
             timeline.phase("warm")
         use_scratch(directory)
         if any(generator.needs_sources for generator in chosen_generators(settings.generators)):
