@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from torchrepro.cli import hunt_report
-from torchrepro.cli.options import CANNOT_BE_TESTED, Json, Quiet, Traceback, failures_as_lines
+from torchrepro.cli.options import CANNOT_BE_TESTED, Json, On, Quiet, Traceback, failures_as_lines
 from torchrepro.nouns.errors import TorchReproError, visible
 
 if TYPE_CHECKING:
     from torchrepro.hunt.hunt import Replayed
-    from torchrepro.hunt.settings import Hunted
+    from torchrepro.hunt.settings import Hunted, HuntSettings
 
 app = typer.Typer(
     help="Generate programs, and keep those that the compiler gets wrong.",
@@ -93,6 +93,7 @@ def hunt(
             show_default=False,
         ),
     ] = "",
+    on: On = "",
     batch: Annotated[int, typer.Option("--batch", min=1, help="Programs in a compilation, at most.")] = 64,
     json_: Json = False,
     quiet: Quiet = False,
@@ -111,8 +112,7 @@ def hunt(
         return
     with failures_as_lines(as_json=json_, show_traceback=traceback):
         from torchrepro.cli.progress import progress
-        from torchrepro.hunt.hunt import hunt as run_hunt
-        from torchrepro.hunt.hunt import interpreter_with, sources_of
+        from torchrepro.hunt.hunt import OtherTorch, sources_of
         from torchrepro.hunt.hunt import replay as replay_seed
         from torchrepro.hunt.settings import HuntSettings
 
@@ -128,15 +128,26 @@ def hunt(
         if out is None and not replay:
             raise TorchReproError("a hunt needs a directory", next_step="name one with --out DIR")
         number = _number(seed)
+        other = OtherTorch(python, torch)
         with progress(quiet=quiet or json_) as shown:
-            interpreter = interpreter_with(python, torch, lambda step: shown.show({"step": step}))
             if replay:
-                sources = sources_of(out)
-                again = replay_seed(replay, sources=sources, interpreter=interpreter, on_phase=shown.phase)
+                again = replay_seed(replay, sources=sources_of(out), other=other, on_phase=shown.phase)
             elif out is not None:
-                found = run_hunt(out, settings, number, interpreter, on_message=shown.show)
+                found = _hunt(out, settings, on, seed=number, other=other, on_message=shown.show)
         code = _show_replayed(again, as_json=json_) if replay else _show_hunted(found, as_json=json_)
     raise typer.Exit(code)
+
+
+def _hunt(out: Path, settings: HuntSettings, on: str, **how: Any) -> Hunted:
+    """Hunt here, or on a cluster."""
+    from torchrepro import pipeline
+    from torchrepro.hunt.hunt import hunt
+    from torchrepro.hunt.shares import hunt_in_shares
+
+    with pipeline.cluster_at(on) as cluster:
+        if cluster is None:
+            return hunt(out, settings, **how)
+        return hunt_in_shares(out, settings, cluster.executor(f"hunt {out.name}"), **how)
 
 
 def _show_hunted(found: Hunted, *, as_json: bool) -> int:

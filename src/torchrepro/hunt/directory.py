@@ -18,10 +18,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
 
+from torchrepro.corpus.index import Corpus
 from torchrepro.engine.search.run_directory import Entry, RunDirectory, write_json
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.verdict import Kind
@@ -131,6 +133,14 @@ class HuntDirectory(RunDirectory):
         finally:
             os.close(descriptor)
 
+    def keep(self, judged: Iterable[Judged]) -> None:
+        """Add failing bundles to the corpus, which is made if there is none."""
+        bundles = [Path(each.bundle) for each in judged if each.fails and each.bundle]
+        if bundles or not self.corpus.exists():
+            with Corpus(self.corpus, create=True) as corpus:
+                for bundle in bundles:
+                    corpus.add(bundle)
+
     def judged(self) -> Iterator[Judged]:
         """Yield what was logged; a line that a killed process has not finished is ignored."""
         try:
@@ -174,6 +184,12 @@ class Tally:
     def programs(self) -> int:
         """How many programs were judged."""
         return self.kinds.total() - self.kinds[NO_PROGRAM] - self.kinds[NOT_JUDGED]
+
+    def status(self, seconds: float, before: int) -> str:
+        """Return how far a hunt is that has judged all but the first `before` programs in so many seconds."""
+        rate = 60 * (self.programs - before) / max(seconds, 0.1)
+        failures = f"{len(self.failures)} failures, {len(self.buckets)} buckets"
+        return f"{self.programs:,} programs ({rate:.0f}/min), {failures}"
 
     @property
     def unsorted(self) -> list[Judged]:

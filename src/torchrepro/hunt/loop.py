@@ -7,12 +7,10 @@ fails in company is judged alone; what then passes is kept as one program with i
 
 from __future__ import annotations
 
-import math
-import random
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,18 +18,17 @@ from typing import Any
 import msgspec
 import torch
 
-from torchrepro.corpus.index import Corpus
 from torchrepro.engine.processes.child import Outcome, Reporter
 from torchrepro.engine.processes.executor import Executor, Task, executor_for
 from torchrepro.engine.processes.fresh_process import job_named, raise_reported, verdict_of
-from torchrepro.engine.processes.limits import memory_share
+from torchrepro.engine.processes.limits import memory_share, thread_share, usable_cores
 from torchrepro.engine.search.process import SearchRequest
 from torchrepro.engine.search.run_directory import seed_here
 from torchrepro.engine.search.setup import Stop, Timeline, throwaway, use_scratch, warming_up
 from torchrepro.hunt.buckets import Recognised, buckets_in
 from torchrepro.hunt.directory import NO_PROGRAM, NOT_JUDGED, SORTED, SUSPECT, HuntDirectory, Judged, Tally
-from torchrepro.hunt.program import TOGETHER, generator_of, seeds
 from torchrepro.hunt.registry import chosen_generators
+from torchrepro.hunt.seeds import TOGETHER, NewSeeds, generator_of
 from torchrepro.hunt.settings import HuntSettings
 from torchrepro.nouns.errors import HarnessError, SearchStopped, TorchReproError
 from torchrepro.nouns.repro import Compiler
@@ -67,7 +64,9 @@ def hunt(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
     tally = Tally.of(directory.judged())
     repro = throwaway(Compiler("inductor"))
     reason = ""
-    with executor_for(repro, settings.jobs, stop.waiting) as executor:
+    jobs = settings.jobs or usable_cores()
+    threads = thread_share(jobs * settings.neighbours)
+    with executor_for(repro, jobs, stop.waiting, threads=threads) as executor:
         with warming_up(replace(request, seed=str(seed_here())), repro, stop):
             timeline.phase("warm")
         use_scratch(directory)
@@ -111,14 +110,9 @@ class _Loop:
 
     def __post_init__(self) -> None:
         self.judged_before = self.tally.programs
-        self.left = math.inf if self.settings.programs is None else self.settings.programs
+        self.seeds = NewSeeds(self.settings, self.tally.seen)
         self.known_before = frozenset(self.tally.buckets)
-        self.streams = self._streams()
-        self.choices = random.Random(self.settings.seed)
-        with Corpus(self.directory.corpus, create=True):
-            pass
-        for failure in self.tally.failures.values():
-            self._keep(failure)
+        self.directory.keep(self.tally.failures.values())
 
     def run(self) -> None:
         """Judge programs until enough was found; what was begun is finished."""
@@ -144,30 +138,15 @@ class _Loop:
         """Return the next task: what is left of a batch, a failure to be sorted, or new programs."""
         if self.waiting:
             return self.waiting.popleft()
-        one_is_free = self.under_way or self.executor.workers == 1 or self.left < 1
+        one_is_free = self.under_way or self.executor.workers == 1 or self.seeds.left < 1
         if self.settings.sort_seconds > 0 and self.sorting is None and one_is_free:
             self._sort_alike()
             unsorted = [each for each in self.tally.unsorted if each.seed not in self.given_up]
             if unsorted:
                 self.sorting = self._sort(unsorted[0])
                 return self.sorting
-        count = int(min(self.settings.batch, self.left))
-        if count < 1:
-            return None
-        self.left -= count
-        generators = chosen_generators(self.settings.generators)
-        generator = self.choices.choices(generators, [each.weight for each in generators])[0]
-        stream = self.streams[generator.name]
-        return self._judge([next(stream) for _ in range(count)])
-
-    def _streams(self) -> Mapping[str, Iterator[str]]:
-        """Return the seeds of each generator that were not judged yet."""
-        return {
-            generator.name: (
-                seed for seed in seeds(generator, self.settings.seed) if seed not in self.tally.seen
-            )
-            for generator in chosen_generators(self.settings.generators)
-        }
+        chosen = self.seeds.take()
+        return self._judge(chosen) if chosen else None
 
     # Tasks.
 
@@ -198,7 +177,7 @@ class _Loop:
         return self._task(_SORT, payload, seconds + _SECONDS_TO_MATCH)
 
     def _task(self, job: str, payload: Mapping[str, Any], seconds: float) -> Task:
-        limit = memory_share(self.executor.workers)
+        limit = memory_share(self.executor.workers * self.settings.neighbours)
         return Task(job, _NOTHING, payload, time_limit=seconds, memory_limit=limit, local=True)
 
     # Outcomes.
@@ -302,13 +281,7 @@ class _Loop:
         self.directory.append(judged)
         for each in judged:
             self.tally.take(each)
-            self._keep(each)
-
-    def _keep(self, judged: Judged) -> None:
-        """Add a failing bundle to the corpus."""
-        if judged.fails and judged.bundle:
-            with Corpus(self.directory.corpus, create=True) as corpus:
-                corpus.add(Path(judged.bundle))
+        self.directory.keep(judged)
 
     def _report(self) -> None:
         """Tell the user how far the hunt is, now and then."""
@@ -316,14 +289,7 @@ class _Loop:
         if now - self.reported < _SECONDS_BETWEEN_REPORTS:
             return
         self.reported = now
-        self.reporter.send(step=self._status())
-
-    def _status(self) -> str:
-        minutes = (time.monotonic() - self.began) / 60
-        programs = self.tally.programs
-        rate = (programs - self.judged_before) / max(minutes, 1e-3)
-        failures = f"{len(self.tally.failures)} failures, {len(self.tally.buckets)} buckets"
-        return f"{programs:,} programs ({rate:.0f}/min), {failures}"
+        self.reporter.send(step=self.tally.status(now - self.began, self.judged_before))
 
 
 _NOTHING = throwaway(Compiler("inductor"))
