@@ -192,10 +192,15 @@ class Tally:
         return f"{self.programs:,} programs ({rate:.0f}/min), {failures}"
 
     @property
-    def unsorted(self) -> list[Judged]:
-        """The saved failures that have no bucket yet."""
+    def without_bucket(self) -> list[Judged]:
+        """The failures that have no bucket yet."""
         known = {seed for seeds in self.buckets.values() for seed in seeds}
-        return [each for seed, each in self.failures.items() if each.bundle and seed not in known]
+        return [each for seed, each in self.failures.items() if seed not in known]
+
+    @property
+    def unsorted(self) -> list[Judged]:
+        """Those that were saved, so that they can be sorted."""
+        return [each for each in self.without_bucket if each.bundle]
 
 
 def _short(judged: Judged) -> dict[str, Any]:

@@ -105,6 +105,8 @@ class _Loop:
     sorting: Task | None = None
     under_way: int = 0
     reported: float = 0.0
+    alike: dict[str, list[str]] = field(default_factory=dict)
+    """Python programs by how they fail before they are reduced."""
     given_up: set[str] = field(default_factory=set)
     """Failures that could not be sorted."""
 
@@ -199,8 +201,28 @@ class _Loop:
         graphs = generator_of(task.payload["seeds"][0]).graphs
         together = [each.seed for each in found if each.kind != NO_PROGRAM] if graphs else []
         for suspect in (each for each in found if each.kind == SUSPECT):
-            self.waiting.append(self._judge([suspect.seed], alone=True, company=together))
+            if graphs:
+                self.waiting.append(self._judge([suspect.seed], alone=True, company=together))
+            else:
+                self._take_alike(suspect)
         self._settle([each for each in found if each.kind != SUSPECT])
+
+    def _take_alike(self, suspect: Judged) -> None:
+        """Reduce a Python program; of those that fail in the same way before that, only the first."""
+        alike = self.alike.setdefault(suspect.signature, [])
+        alike.append(suspect.seed)
+        if len(alike) == 1:
+            self.waiting.append(self._judge([suspect.seed], alone=True))
+        elif alike[0] in self.tally.seen:
+            self._follow(alike[0], suspect.seed)
+
+    def _follow(self, first: str, seed: str) -> None:
+        """Let a program be what the first one is that fails as it does; if that passes, judge it alone."""
+        failure = self.tally.failures.get(first)
+        if failure is None:
+            self.waiting.append(self._judge([seed], alone=True))
+        else:
+            self._settle([replace(failure, seed=seed, bundle="", not_saved=f"it fails as {first} does")])
 
     def _halve(self, task: Task) -> None:
         """Judge both halves of a batch that killed its process or was late."""
@@ -269,7 +291,7 @@ class _Loop:
             for seed in seeds
             if not generator_of(seed).graphs
         }
-        for failure in self.tally.unsorted:
+        for failure in self.tally.without_bucket:
             name = None if generator_of(failure.seed).graphs else known.get(failure.signature)
             for bucket in buckets_in(self.directory.buckets) if name is not None else ():
                 if bucket.about is not None and bucket.about.bucket == name:
@@ -282,6 +304,10 @@ class _Loop:
         for each in judged:
             self.tally.take(each)
         self.directory.keep(judged)
+        for first, *others in self.alike.values():
+            if any(each.seed == first for each in judged):
+                for seed in others:
+                    self._follow(first, seed)
 
     def _report(self) -> None:
         """Tell the user how far the hunt is, now and then."""
