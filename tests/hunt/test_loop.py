@@ -21,8 +21,10 @@ class Children:
 
     workers = 1
 
-    def __init__(self, passes: str = "") -> None:
+    def __init__(self, passes: str = "", bundle: str = "") -> None:
         self.reduced: list[str] = []
+        self.done: list[str] = []
+        self._bundle = bundle
         self._tasks: deque[Task] = deque()
         self._passes = passes
 
@@ -31,11 +33,16 @@ class Children:
 
     def wait(self) -> tuple[Task, Outcome]:
         task = self._tasks.popleft()
+        if task.job.endswith("sort_failure"):
+            self.done.append("sort")
+            return task, Outcome(result={"bucket": task.payload["seed"]}, seconds=1000.0)
+        self.done.append("judge")
         seeds = task.payload["seeds"]
         if task.payload["alone"]:
             self.reduced += seeds
             kind = "pass" if seeds[0] == self._passes else "mismatch"
-            judged = [Judged(seed, kind, signature=f"reduced {self._way(seed)}") for seed in seeds]
+            signature = f"reduced {self._way(seeds[0])}"
+            judged = [Judged(seeds[0], kind, signature=signature, bundle=self._bundle)]
         else:
             judged = [Judged(seed, SUSPECT, signature=self._way(seed)) for seed in seeds]
         return task, Outcome(result=msgspec.to_builtins(judged))
@@ -50,8 +57,8 @@ class Nobody:
         pass
 
 
-def hunted(directory: Path, children: Children) -> Tally:
-    settings = HuntSettings(programs=8, batch=4, generators=("python",), sort_seconds=0)
+def hunted(directory: Path, children: Children, sort_seconds: float = 0.0) -> Tally:
+    settings = HuntSettings(programs=8, batch=4, generators=("python",), sort_seconds=sort_seconds)
     loop = _Loop(settings, HuntDirectory(directory), Tally(), children, Nobody())  # type: ignore[arg-type]
     loop.run()
     return Tally.of(HuntDirectory(directory).judged())
@@ -78,3 +85,12 @@ def test_where_the_first_of_them_passes_alone_the_others_are_judged_alone(direct
     assert sorted(seed[-1] for seed in children.reduced) == ["0", "1", "2", "4", "6"]
     assert tally.programs == 8
     assert len(tally.failures) == 7
+
+
+def test_a_single_worker_does_not_sort_all_the_time(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HuntDirectory, "keep", lambda directory, judged: None)
+    (directory / "buckets").mkdir()
+    children = Children(bundle="somewhere")
+    tally = hunted(directory, children, 1.0)
+    assert children.done == ["judge", "judge", "judge", "sort", "judge", "sort"]
+    assert len(tally.buckets) == 2

@@ -103,6 +103,7 @@ class _Loop:
     waiting: deque[Task] = field(default_factory=deque)
     """What comes before new programs."""
     sorting: Task | None = None
+    sorting_seconds: float = 0.0
     under_way: int = 0
     reported: float = 0.0
     alike: dict[str, list[str]] = field(default_factory=dict)
@@ -140,8 +141,7 @@ class _Loop:
         """Return the next task: what is left of a batch, a failure to be sorted, or new programs."""
         if self.waiting:
             return self.waiting.popleft()
-        one_is_free = self.under_way or self.executor.workers == 1 or self.seeds.left < 1
-        if self.settings.sort_seconds > 0 and self.sorting is None and one_is_free:
+        if self.settings.sort_seconds > 0 and self.sorting is None and self._may_sort():
             self._sort_alike()
             unsorted = [each for each in self.tally.unsorted if each.seed not in self.given_up]
             if unsorted:
@@ -149,6 +149,13 @@ class _Loop:
                 return self.sorting
         chosen = self.seeds.take()
         return self._judge(chosen) if chosen else None
+
+    def _may_sort(self) -> bool:
+        """Return whether a worker may sort now: others judge meanwhile, and a single one half of the time."""
+        if self.under_way or self.seeds.left < 1:
+            return True
+        spent = time.monotonic() - self.began
+        return self.executor.workers == 1 and self.sorting_seconds <= spent / 2
 
     # Tasks.
 
@@ -272,6 +279,7 @@ class _Loop:
 
     def _take_bucket(self, task: Task, outcome: Outcome) -> None:
         self.sorting = None
+        self.sorting_seconds += outcome.seconds
         seed = task.payload["seed"]
         if outcome.result is None:
             self.given_up.add(seed)
