@@ -1,7 +1,7 @@
 """How many programs does a hunt judge, and what does it find?
 
     python -m benchmarks.hunt --parts throughput     # joint compilation against one program a compilation
-    python -m benchmarks.hunt --parts hunt --minutes 30 --out DIR
+    python -m benchmarks.hunt --parts hunt --minutes 30 --out DIR [--torch 2.15.0]
 
 `throughput`: both sides judge programs of the same seeds, in forks of a warm process, in turns. Processor
 time is of the hunt's process and all that it has started; it is what a
@@ -14,10 +14,13 @@ from __future__ import annotations
 import argparse
 import resource
 import tempfile
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchrepro.hunt.hunt import hunt
+from torchrepro.hunt.buckets import buckets_in
+from torchrepro.hunt.directory import HuntDirectory
+from torchrepro.hunt.hunt import OtherTorch, hunt
 from torchrepro.hunt.settings import Hunted, HuntSettings
 
 
@@ -75,14 +78,19 @@ def _each(cost: Cost) -> float:
     return cost.processor / cost.programs
 
 
-def whole_hunt(minutes: float, out: Path, jobs: int) -> None:
+def whole_hunt(minutes: float, out: Path, jobs: int, other: OtherTorch) -> None:
     """Hunt with all generators, and print what was found."""
-    found = hunt(out, HuntSettings(seconds=60 * minutes, jobs=jobs))
-    print(
-        f"{found.judged_now} programs in {found.seconds / 60:.1f} min, {len(found.failures)} failures,",
-        end=" ",
-    )
+    found = hunt(out, HuntSettings(seconds=60 * minutes, jobs=jobs), other=other)
+    took = found.seconds / 60
+    print(f"{found.judged_now} programs in {took:.1f} min, {len(found.failures)} failures,", end=" ")
     print(f"{len(found.buckets)} buckets; kinds: {dict(found.kinds)}")
+    buckets = list(buckets_in(HuntDirectory(Path(found.directory)).buckets))
+    how = Counter(member.recognised.value for bucket in buckets for member in bucket.members())
+    print(f"recognised: {dict(how)}; {took / max(1, len(buckets)):.1f} min for each bucket")
+    for bucket in buckets:
+        about = bucket.about
+        assert about is not None
+        print(f"  {about.seed}  {about.bucket}  {about.seconds:.0f} s  {about.signature}  {about.culprit}")
     for failure in found.failures:
         print(f"  {failure.seed}  {failure.bucket}  {failure.signature}  {failure.summary}")
 
@@ -101,12 +109,15 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("hunt"))
+    parser.add_argument("--python", type=Path, help="hunt the torch of this interpreter")
+    parser.add_argument("--torch", default="", help="hunt this version of torch")
     options = parser.parse_args()
     parts = options.parts.split(",")
     if "throughput" in parts:
         throughput(options.batch, options.programs, options.turns, options.jobs)
     if "hunt" in parts:
-        whole_hunt(options.minutes, options.out, options.jobs)
+        other = OtherTorch(options.python, options.torch)
+        whole_hunt(options.minutes, options.out, options.jobs, other)
 
 
 if __name__ == "__main__":

@@ -43,3 +43,17 @@ def test_a_hunt_keeps_its_number_and_refuses_a_directory_with_something_else(tmp
     assert HuntDirectory(own).number(None) == 0xB0
     with pytest.raises(TorchReproError, match=r"holds something else \(thesis.tex\)"):
         HuntDirectory(foreign).number(None)
+
+
+def test_a_hunt_belongs_to_one_torch(tmp_path: Path) -> None:
+    directory = HuntDirectory(tmp_path)
+    directory.number(0xB0)
+    for _ in range(2):
+        directory.belong_to("2.13.0", "aaaaaaaa", "/envs/a/bin/python")
+    with pytest.raises(TorchReproError, match=r"hunt with torch 2\.13\.0 \(aaaaaaa\), and this") as raised:
+        directory.belong_to("2.13.0", "bbbbbbbb", "/envs/b/bin/python")
+    assert "--python /envs/a/bin/python" in raised.value.next_step
+    assert directory.number(None) == 0xB0
+    known = directory.known
+    assert known is not None
+    assert known.python == "/envs/a/bin/python"

@@ -46,11 +46,38 @@ def test_a_killed_hunt_goes_on_with_the_seeds_that_were_not_judged(tmp_path: Pat
     assert (out / "corpus" / "index.sqlite").exists()
 
 
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """A Python that is this one under another name, and adds a line to the file `calls` each time."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/calls\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+def _calls(python: Path) -> int:
+    """Count the processes that served jobs."""
+    calls = python.with_name("calls").read_text().splitlines()
+    return sum("fresh_process" in call for call in calls)
+
+
 @pytest.mark.slow
-def test_a_seed_is_replayed_as_a_script_with_a_verdict() -> None:
-    found = _json("--replay", "operators-b0000001")
+def test_a_seed_is_replayed_as_a_script_with_a_verdict_by_the_python_asked_for(other: Path) -> None:
+    found = _json("--replay", "operators-b0000001", "--python", str(other))
     assert "import torch" in str(found["script"])
     assert found["verdict"]["kind"] == "pass"  # type: ignore[index]
+    assert _calls(other) == 2
+
+
+@pytest.mark.thorough
+def test_a_hunt_runs_in_the_python_asked_for(tmp_path: Path, other: Path) -> None:
+    out = tmp_path / "hunt"
+    arguments = ("--generators", "operators", "--seed", "b0", "-j", "1", "--programs", "4")
+    found = _json("--out", str(out), *arguments, "--python", str(other))
+    assert found["judged_now"] > 0  # type: ignore[operator]
+    assert _calls(other) == 1
+    about = json.loads((out / "hunt.json").read_text())
+    assert about["torch"].startswith("2.")
 
 
 def test_wrong_names_and_seeds_are_errors_with_a_next_step(tmp_path: Path) -> None:
@@ -58,6 +85,9 @@ def test_wrong_names_and_seeds_are_errors_with_a_next_step(tmp_path: Path) -> No
         (["--out", str(tmp_path / "a"), "--generators", "opperators"], "there is no generator 'opperators'"),
         ([], "a hunt needs a directory"),
         (["--out", str(tmp_path / "b"), "--seed", "xyz"], "'xyz' is no number"),
+        (["--out", str(tmp_path / "c"), "--torch", "new"], "'new' is no version of torch"),
+        (["--out", str(tmp_path / "d"), "--torch", "2.15.0", "--python", "python"], "exclude each other"),
+        (["--replay", "operators-b0", "--python", str(tmp_path / "nothing")], "is no program that can"),
     ):
         done = subprocess.run([*_HUNT, *arguments], capture_output=True, text=True, timeout=60)
         assert done.returncode == 125

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from torchrepro.cli.options import CANNOT_BE_TESTED, Json, Quiet, Traceback, failures_as_lines
+from torchrepro.cli.options import CANNOT_BE_TESTED, Json, On, Quiet, Traceback, failures_as_lines
 from torchrepro.nouns.errors import TorchReproError, visible
 from torchrepro.nouns.sections import counted
 
 if TYPE_CHECKING:
+    from torchrepro.hunt.hunt import Replayed
     from torchrepro.hunt.settings import Hunted, HuntSettings
 
 app = typer.Typer(
@@ -74,6 +75,22 @@ def hunt(
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Processes at a time (default: one per core).")
     ] = None,
+    python: Annotated[
+        Path | None,
+        typer.Option(
+            "--python", metavar="PATH", help="Hunt the torch of this interpreter.", show_default=False
+        ),
+    ] = None,
+    torch: Annotated[
+        str,
+        typer.Option(
+            "--torch",
+            metavar="VERSION",
+            help="Hunt this version; an environment with it is made.",
+            show_default=False,
+        ),
+    ] = "",
+    on: On = "",
     batch: Annotated[int, typer.Option("--batch", min=1, help="Programs in a compilation, at most.")] = 64,
     json_: Json = False,
     quiet: Quiet = False,
@@ -91,6 +108,9 @@ def hunt(
         _list_generators(as_json=json_)
         return
     with failures_as_lines(as_json=json_, show_traceback=traceback):
+        from torchrepro.cli.progress import progress
+        from torchrepro.hunt.hunt import OtherTorch, sources_of
+        from torchrepro.hunt.hunt import replay as replay_seed
         from torchrepro.hunt.settings import HuntSettings
 
         settings = HuntSettings(
@@ -102,22 +122,32 @@ def hunt(
             jobs=jobs,
             batch=batch,
         )
-        code = (
-            _replay(replay, out, as_json=json_, quiet=quiet)
-            if replay
-            else _hunt(out, settings, _number(seed), as_json=json_, quiet=quiet)
-        )
+        if out is None and not replay:
+            raise TorchReproError("a hunt needs a directory", next_step="name one with --out DIR")
+        number = _number(seed)
+        other = OtherTorch(python, torch)
+        with progress(quiet=quiet or json_) as shown:
+            if replay:
+                again = replay_seed(replay, sources=sources_of(out), other=other, on_phase=shown.phase)
+            elif out is not None:
+                found = _hunt(out, settings, on, seed=number, other=other, on_message=shown.show)
+        code = _show_replayed(again, as_json=json_) if replay else _show_hunted(found, as_json=json_)
     raise typer.Exit(code)
 
 
-def _hunt(out: Path | None, settings: HuntSettings, seed: int | None, *, as_json: bool, quiet: bool) -> int:
-    from torchrepro.cli.progress import progress
+def _hunt(out: Path, settings: HuntSettings, on: str, **how: Any) -> Hunted:
+    """Hunt here, or on a cluster."""
+    from torchrepro import pipeline
     from torchrepro.hunt.hunt import hunt
+    from torchrepro.hunt.shares import hunt_in_shares
 
-    if out is None:
-        raise TorchReproError("a hunt needs a directory", next_step="name one with --out DIR")
-    with progress(quiet=quiet or as_json) as shown:
-        found = hunt(out, settings, seed=seed, on_message=shown.show)
+    with pipeline.cluster_at(on) as cluster:
+        if cluster is None:
+            return hunt(out, settings, **how)
+        return hunt_in_shares(out, settings, cluster.executor(f"hunt {out.name}"), **how)
+
+
+def _show_hunted(found: Hunted, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps(found.to_dict()))
     else:
@@ -144,19 +174,15 @@ def _show(found: Hunted) -> None:
     print(visible("\n".join(lines)))
 
 
-def _replay(seed: str, out: Path | None, *, as_json: bool, quiet: bool) -> int:
-    from torchrepro.cli.progress import progress
-    from torchrepro.hunt.hunt import replay, sources_of
-
-    with progress(quiet=quiet or as_json) as shown:
-        found = replay(seed, sources=sources_of(out), on_phase=shown.phase)
+def _show_replayed(found: Replayed, *, as_json: bool) -> int:
     if as_json:
         verdict = None if found.verdict is None else found.verdict.to_dict()
-        print(json.dumps({"seed": seed, "script": found.script, "verdict": verdict}))
+        print(json.dumps({"seed": found.seed, "script": found.script, "verdict": verdict}))
     elif found.verdict is not None:
         print(visible(f"{found.script}\n{found.verdict}"))
     else:
-        print(f"{seed} leads to no program: eager refuses it, it is random, or capture would break its graph")
+        why = "eager refuses it, it is random, or capture would break its graph"
+        print(f"{found.seed} leads to no program: {why}")
     if found.verdict is None or not found.verdict.testable:
         return CANNOT_BE_TESTED
     return 1 if found.verdict.fails else 0
@@ -204,17 +230,17 @@ def report(
 ) -> None:
     """Rank the buckets of a hunt: which is worth an issue, and why.
 
-    A bucket that was not asked about before is run a few times in fresh processes. The answers are kept: the
-    same command goes on where it was interrupted.
+    A bucket that was not asked about before is run a few times in fresh processes, with the torch that was
+    hunted. The answers are kept: the same command goes on where it was interrupted.
     Exit code: 0 the page was written, 125 it cannot be.
     """
     from torchrepro.cli.progress import progress
-    from torchrepro.hunt.report import report_on_hunt
+    from torchrepro.hunt.report import report_with_its_torch
 
     with failures_as_lines(as_json=json_, show_traceback=traceback):
         target = output if output is not None else directory / "hunt.report.html"
         with progress(quiet=quiet or json_) as shown:
-            found = report_on_hunt(directory, target, run=run, on_phase=shown.phase)
+            found = report_with_its_torch(directory, target, run=run, on_phase=shown.phase)
     if json_:
         print(json.dumps(found.to_dict()))
         return

@@ -117,11 +117,11 @@ def ask_interpreter(python: Path, *, judge: bool = True) -> Interpreter:
             next_step="name the python of an environment with torch",
         )
     program = Path(os.path.abspath(found))  # not resolved: the python of a venv is a link
-    with owned_directory("torchrepro-package-") as directory:
+    with own_package() as environ:
         try:
             asked = subprocess.run(
                 [program, "-P", "-c", _QUESTION, *(["judge"] if judge else [])],
-                env={**os.environ, "PYTHONPATH": _path_to_own_package(directory)},
+                env={**os.environ, **environ},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -151,6 +151,13 @@ def ask_interpreter(python: Path, *, judge: bool = True) -> Interpreter:
             next_step="repair that environment, or name another",
         )
     return Interpreter(program, version, answer["torch"], answer["commit"], answer["triton"])
+
+
+@contextmanager
+def own_package() -> Iterator[dict[str, str]]:
+    """Yield variables with which another interpreter finds this torchrepro and nothing else of here."""
+    with owned_directory("torchrepro-package-") as directory:
+        yield {"PYTHONPATH": _path_to_own_package(directory)}
 
 
 def replay(bundle: Path, interpreter: Interpreter, how: ReplaySettings = _USUAL) -> tuple[Replayed, str]:

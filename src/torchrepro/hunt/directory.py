@@ -1,6 +1,6 @@
 """The directory of a hunt: what was judged, what failed, what it belongs to.
 
-    hunt.json         which hunt it is: its number, from which all seeds follow
+    hunt.json         which hunt it is: its number, from which all seeds follow, and its torch
     programs.jsonl    each program that was judged, a line: it is only appended to
     sources/          bundles from which some generators make programs
     failing/SEED/     each program that failed, as a bundle
@@ -17,12 +17,13 @@ import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
 
+from torchrepro.corpus.index import Corpus
 from torchrepro.engine.search.run_directory import Entry, RunDirectory, write_json
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.verdict import Kind
@@ -57,6 +58,19 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
+class About:
+    """Which hunt it is."""
+
+    seed: str
+    """Its number, in hexadecimal."""
+    torch: str = ""
+    """The version that is hunted; empty until its first process has imported it."""
+    commit: str = ""
+    python: str = ""
+    """The interpreter with that torch."""
+
+
+@dataclass(frozen=True, slots=True)
 class HuntDirectory(RunDirectory):
     """The paths in the directory of a hunt."""
 
@@ -71,16 +85,44 @@ class HuntDirectory(RunDirectory):
 
     def number(self, wanted: int | None) -> int:
         """Return the number of the hunt: that of an earlier run here, unless another one is wanted."""
-        known = _read_number(self.about)
+        known = self.known
         foreign = [entry.name for entry in self.path.iterdir() if entry.name != "lock"]
         if known is None and foreign:
             raise TorchReproError(
                 f"{self.path} holds something else ({', '.join(sorted(foreign)[:3])})",
                 next_step="choose an empty or a new directory with --out",
             )
-        number = wanted if wanted is not None else known if known is not None else secrets.randbits(24)
-        write_json(self.about, {"seed": f"{number:x}"})
+        number = secrets.randbits(24) if known is None else int(known.seed, 16)
+        number = number if wanted is None else wanted
+        write_json(self.about, msgspec.to_builtins(replace(known or About(""), seed=f"{number:x}")))
         return number
+
+    @property
+    def known(self) -> About | None:
+        """Which hunt is in the directory; None if none was begun."""
+        try:
+            about = msgspec.json.decode(self.about.read_bytes(), type=About)
+            int(about.seed, 16)
+            return about
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError, ValueError) as exc:
+            raise TorchReproError(
+                f"{self.about} is damaged ({exc})",
+                next_step="remove it, or choose another directory with --out",
+            ) from exc
+
+    def belong_to(self, torch: str, commit: str, python: str) -> None:
+        """Record the torch that is hunted here; raise if it was another one so far."""
+        known = self.known
+        assert known is not None, "a hunt has its number first"
+        if known.torch and (known.torch, known.commit) != (torch, commit):
+            raise TorchReproError(
+                f"{self.path} is a hunt with torch {known.torch} ({known.commit[:7]}), "
+                f"and this is torch {torch} ({commit[:7]})",
+                next_step=f"choose another directory with --out, or continue it with --python {known.python}",
+            )
+        write_json(self.about, msgspec.to_builtins(replace(known, torch=torch, commit=commit, python=python)))
 
     def append(self, judged: Iterable[Judged]) -> None:
         """Log programs, by one write: a line is there whole, or not at all unless the machine fails."""
@@ -90,6 +132,14 @@ class HuntDirectory(RunDirectory):
             os.write(descriptor, lines)
         finally:
             os.close(descriptor)
+
+    def keep(self, judged: Iterable[Judged]) -> None:
+        """Add failing bundles to the corpus, which is made if there is none."""
+        bundles = [Path(each.bundle) for each in judged if each.fails and each.bundle]
+        if bundles or not self.corpus.exists():
+            with Corpus(self.corpus, create=True) as corpus:
+                for bundle in bundles:
+                    corpus.add(bundle)
 
     def judged(self) -> Iterator[Judged]:
         """Yield what was logged; a line that a killed process has not finished is ignored."""
@@ -135,23 +185,23 @@ class Tally:
         """How many programs were judged."""
         return self.kinds.total() - self.kinds[NO_PROGRAM] - self.kinds[NOT_JUDGED]
 
+    def status(self, seconds: float, before: int) -> str:
+        """Return how far a hunt is that has judged all but the first `before` programs in so many seconds."""
+        rate = 60 * (self.programs - before) / max(seconds, 0.1)
+        failures = f"{len(self.failures)} failures, {len(self.buckets)} buckets"
+        return f"{self.programs:,} programs ({rate:.0f}/min), {failures}"
+
+    @property
+    def without_bucket(self) -> list[Judged]:
+        """The failures that have no bucket yet."""
+        known = {seed for seeds in self.buckets.values() for seed in seeds}
+        return [each for seed, each in self.failures.items() if seed not in known]
+
     @property
     def unsorted(self) -> list[Judged]:
-        """The saved failures that have no bucket yet."""
-        known = {seed for seeds in self.buckets.values() for seed in seeds}
-        return [each for seed, each in self.failures.items() if each.bundle and seed not in known]
+        """Those that were saved, so that they can be sorted."""
+        return [each for each in self.without_bucket if each.bundle]
 
 
 def _short(judged: Judged) -> dict[str, Any]:
     return {name: value for name, value in msgspec.to_builtins(judged).items() if value}
-
-
-def _read_number(path: Path) -> int | None:
-    try:
-        return int(msgspec.json.decode(path.read_bytes())["seed"], 16)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.MsgspecError, ValueError, KeyError, TypeError) as exc:
-        raise TorchReproError(
-            f"{path} is damaged ({exc})", next_step="remove it, or choose another directory with --out"
-        ) from exc

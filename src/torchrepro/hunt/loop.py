@@ -7,28 +7,28 @@ fails in company is judged alone; what then passes is kept as one program with i
 
 from __future__ import annotations
 
-import math
-import random
+import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 
-from torchrepro.corpus.index import Corpus
 from torchrepro.engine.processes.child import Outcome, Reporter
 from torchrepro.engine.processes.executor import Executor, Task, executor_for
 from torchrepro.engine.processes.fresh_process import job_named, raise_reported, verdict_of
-from torchrepro.engine.processes.limits import memory_share
+from torchrepro.engine.processes.limits import memory_share, thread_share, usable_cores
 from torchrepro.engine.search.process import SearchRequest
+from torchrepro.engine.search.run_directory import seed_here
 from torchrepro.engine.search.setup import Stop, Timeline, throwaway, use_scratch, warming_up
 from torchrepro.hunt.buckets import Recognised, buckets_in
 from torchrepro.hunt.directory import NO_PROGRAM, NOT_JUDGED, SORTED, SUSPECT, HuntDirectory, Judged, Tally
-from torchrepro.hunt.program import TOGETHER, generator_of, seeds
 from torchrepro.hunt.registry import chosen_generators
+from torchrepro.hunt.seeds import TOGETHER, NewSeeds, generator_of
 from torchrepro.hunt.settings import HuntSettings
 from torchrepro.nouns.errors import HarnessError, SearchStopped, TorchReproError
 from torchrepro.nouns.repro import Compiler
@@ -58,11 +58,14 @@ def hunt(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
             job_named(job)  # imported here, so that no child has to
         if generator.prepare:
             job_named(generator.prepare)()
+    directory.belong_to(str(torch.__version__), str(torch.version.git_version or ""), sys.executable)
     tally = Tally.of(directory.judged())
     repro = throwaway(Compiler("inductor"))
     reason = ""
-    with executor_for(repro, settings.jobs, stop.waiting) as executor:
-        with warming_up(request, repro, stop):
+    jobs = settings.jobs or usable_cores()
+    threads = thread_share(jobs * settings.neighbours)
+    with executor_for(repro, jobs, stop.waiting, threads=threads) as executor:
+        with warming_up(replace(request, seed=str(seed_here())), repro, stop):
             timeline.phase("warm")
         use_scratch(directory)
         if any(generator.needs_sources for generator in chosen_generators(settings.generators)):
@@ -98,21 +101,19 @@ class _Loop:
     waiting: deque[Task] = field(default_factory=deque)
     """What comes before new programs."""
     sorting: Task | None = None
+    sorting_seconds: float = 0.0
     under_way: int = 0
     reported: float = 0.0
+    alike: dict[str, list[str]] = field(default_factory=dict)
+    """Python programs by how they fail before they are reduced."""
     given_up: set[str] = field(default_factory=set)
     """Failures that could not be sorted."""
 
     def __post_init__(self) -> None:
         self.judged_before = self.tally.programs
-        self.left = math.inf if self.settings.programs is None else self.settings.programs
+        self.seeds = NewSeeds(self.settings, self.tally.seen)
         self.known_before = frozenset(self.tally.buckets)
-        self.streams = self._streams()
-        self.choices = random.Random(self.settings.seed)
-        with Corpus(self.directory.corpus, create=True):
-            pass
-        for failure in self.tally.failures.values():
-            self._keep(failure)
+        self.directory.keep(self.tally.failures.values())
 
     def run(self) -> None:
         """Judge programs until enough was found; what was begun is finished."""
@@ -138,30 +139,21 @@ class _Loop:
         """Return the next task: what is left of a batch, a failure to be sorted, or new programs."""
         if self.waiting:
             return self.waiting.popleft()
-        one_is_free = self.under_way or self.executor.workers == 1 or self.left < 1
-        if self.settings.sort_seconds > 0 and self.sorting is None and one_is_free:
+        if self.settings.sort_seconds > 0 and self.sorting is None and self._may_sort():
             self._sort_alike()
             unsorted = [each for each in self.tally.unsorted if each.seed not in self.given_up]
             if unsorted:
                 self.sorting = self._sort(unsorted[0])
                 return self.sorting
-        count = int(min(self.settings.batch, self.left))
-        if count < 1:
-            return None
-        self.left -= count
-        generators = chosen_generators(self.settings.generators)
-        generator = self.choices.choices(generators, [each.weight for each in generators])[0]
-        stream = self.streams[generator.name]
-        return self._judge([next(stream) for _ in range(count)])
+        chosen = self.seeds.take()
+        return self._judge(chosen) if chosen else None
 
-    def _streams(self) -> Mapping[str, Iterator[str]]:
-        """Return the seeds of each generator that were not judged yet."""
-        return {
-            generator.name: (
-                seed for seed in seeds(generator, self.settings.seed) if seed not in self.tally.seen
-            )
-            for generator in chosen_generators(self.settings.generators)
-        }
+    def _may_sort(self) -> bool:
+        """Return whether a worker may sort now: others judge meanwhile, and a single one half of the time."""
+        if self.under_way or self.seeds.left < 1:
+            return True
+        spent = time.monotonic() - self.began
+        return self.executor.workers == 1 and self.sorting_seconds <= spent / 2
 
     # Tasks.
 
@@ -192,7 +184,7 @@ class _Loop:
         return self._task(_SORT, payload, seconds + _SECONDS_TO_MATCH)
 
     def _task(self, job: str, payload: Mapping[str, Any], seconds: float) -> Task:
-        limit = memory_share(self.executor.workers)
+        limit = memory_share(self.executor.workers * self.settings.neighbours)
         return Task(job, _NOTHING, payload, time_limit=seconds, memory_limit=limit, local=True)
 
     # Outcomes.
@@ -214,8 +206,28 @@ class _Loop:
         graphs = generator_of(task.payload["seeds"][0]).graphs
         together = [each.seed for each in found if each.kind != NO_PROGRAM] if graphs else []
         for suspect in (each for each in found if each.kind == SUSPECT):
-            self.waiting.append(self._judge([suspect.seed], alone=True, company=together))
+            if graphs:
+                self.waiting.append(self._judge([suspect.seed], alone=True, company=together))
+            else:
+                self._take_alike(suspect)
         self._settle([each for each in found if each.kind != SUSPECT])
+
+    def _take_alike(self, suspect: Judged) -> None:
+        """Reduce a Python program; of those that fail in the same way before that, only the first."""
+        alike = self.alike.setdefault(suspect.signature, [])
+        alike.append(suspect.seed)
+        if len(alike) == 1:
+            self.waiting.append(self._judge([suspect.seed], alone=True))
+        elif alike[0] in self.tally.seen:
+            self._follow(alike[0], suspect.seed)
+
+    def _follow(self, first: str, seed: str) -> None:
+        """Let a program be what the first one is that fails as it does; if that passes, judge it alone."""
+        failure = self.tally.failures.get(first)
+        if failure is None:
+            self.waiting.append(self._judge([seed], alone=True))
+        else:
+            self._settle([replace(failure, seed=seed, bundle="", not_saved=f"it fails as {first} does")])
 
     def _halve(self, task: Task) -> None:
         """Judge both halves of a batch that killed its process or was late."""
@@ -265,6 +277,7 @@ class _Loop:
 
     def _take_bucket(self, task: Task, outcome: Outcome) -> None:
         self.sorting = None
+        self.sorting_seconds += outcome.seconds
         seed = task.payload["seed"]
         if outcome.result is None:
             self.given_up.add(seed)
@@ -284,7 +297,7 @@ class _Loop:
             for seed in seeds
             if not generator_of(seed).graphs
         }
-        for failure in self.tally.unsorted:
+        for failure in self.tally.without_bucket:
             name = None if generator_of(failure.seed).graphs else known.get(failure.signature)
             for bucket in buckets_in(self.directory.buckets) if name is not None else ():
                 if bucket.about is not None and bucket.about.bucket == name:
@@ -296,13 +309,11 @@ class _Loop:
         self.directory.append(judged)
         for each in judged:
             self.tally.take(each)
-            self._keep(each)
-
-    def _keep(self, judged: Judged) -> None:
-        """Add a failing bundle to the corpus."""
-        if judged.fails and judged.bundle:
-            with Corpus(self.directory.corpus, create=True) as corpus:
-                corpus.add(Path(judged.bundle))
+        self.directory.keep(judged)
+        for first, *others in self.alike.values():
+            if any(each.seed == first for each in judged):
+                for seed in others:
+                    self._follow(first, seed)
 
     def _report(self) -> None:
         """Tell the user how far the hunt is, now and then."""
@@ -310,14 +321,7 @@ class _Loop:
         if now - self.reported < _SECONDS_BETWEEN_REPORTS:
             return
         self.reported = now
-        self.reporter.send(step=self._status())
-
-    def _status(self) -> str:
-        minutes = (time.monotonic() - self.began) / 60
-        programs = self.tally.programs
-        rate = (programs - self.judged_before) / max(minutes, 1e-3)
-        failures = f"{len(self.tally.failures)} failures, {len(self.tally.buckets)} buckets"
-        return f"{programs:,} programs ({rate:.0f}/min), {failures}"
+        self.reporter.send(step=self.tally.status(now - self.began, self.judged_before))
 
 
 _NOTHING = throwaway(Compiler("inductor"))

@@ -42,7 +42,7 @@ def _judged(seed: str, payload: Mapping[str, Any], phase: Phase) -> Judged:
     if not found.verdict.fails:
         return Judged(seed, found.verdict.kind.value, found.verdict.summary)
     if not payload["alone"]:
-        return Judged(seed, SUSPECT)
+        return Judged(seed, SUSPECT, signature=found.bucket)
     return _saved(seed, reduce_failure(found, seconds=_SECONDS_TO_REDUCE), Path(payload["bundle"]))
 
 

@@ -13,7 +13,8 @@ from torchrepro.execute.judge_repro import judge_repro
 from torchrepro.hunt import python_jobs
 from torchrepro.hunt.jobs import why_no_program
 from torchrepro.hunt.judge_programs import judge_program
-from torchrepro.hunt.program import generator_of, program_of
+from torchrepro.hunt.program import program_of
+from torchrepro.hunt.seeds import generator_of
 from torchrepro.judge.models import Phase
 from torchrepro.nouns.repro import Repro
 from torchrepro.script.save_bundle import bundle_members, save_bundle

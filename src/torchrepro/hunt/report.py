@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,9 +14,15 @@ from typing import Any
 import msgspec
 
 from torchrepro.engine.check_bundle import generate_code
+from torchrepro.engine.other_python import ask_interpreter
+from torchrepro.engine.processes.fork_safety import hide_devices
+from torchrepro.engine.processes.fresh_process import compiler_environment, result_in_isolation, understood
+from torchrepro.engine.processes.signals import die_with, handling, leave
 from torchrepro.engine.search.run_directory import write_json
 from torchrepro.hunt.buckets import BucketDirectory, Bucketed, Recognised, buckets_in, read
+from torchrepro.hunt.directory import HuntDirectory
 from torchrepro.hunt.filing import Gate, gate_of
+from torchrepro.hunt.hunt import process_of
 from torchrepro.nouns import __version__
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.sections import counted
@@ -24,6 +33,8 @@ from torchrepro.report.page.html import assets, template, valid
 BUCKETS = "buckets"
 ISSUES = "issues"
 _SEEDS = 20
+_SECONDS = 24 * 3600.0
+"""For all buckets: each run of one has a time limit of its own."""
 
 OnPhase = Callable[[str], None]
 
@@ -108,6 +119,37 @@ def report_on_hunt(
     report = HuntReport(directory.name, rows, str(output))
     _write(output, page_of(report))
     return report
+
+
+def report_with_its_torch(
+    directory: Path, output: Path, *, run: bool = True, on_phase: OnPhase = lambda phase: None
+) -> HuntReport:
+    """Do what `report_on_hunt` does with the interpreter that has hunted in the directory."""
+    known = HuntDirectory(directory.absolute()).known
+    python = known.python if known is not None else ""
+    if not python or Path(python) == Path(sys.executable):
+        return report_on_hunt(directory, output, run=run, on_phase=on_phase)
+    environ = compiler_environment()
+    hide_devices(environ)
+    with process_of(ask_interpreter(Path(python))) as (python, own):
+        told = result_in_isolation(
+            f"{__name__}:report_here",
+            {"directory": str(directory), "output": str(output), "run": run, "parent": os.getpid()},
+            time_limit=_SECONDS,
+            environ={**environ, **own},
+            on_phase=on_phase,
+            python=python,
+            unfinished="the report was not written",
+        )
+    return understood(told, HuntReport, strict=False)
+
+
+def report_here(payload: Mapping[str, Any], phase: OnPhase) -> Any:
+    """Write a report in a process of the interpreter that hunted."""
+    with handling({signal.SIGTERM: leave}):
+        die_with(payload["parent"], signal.SIGTERM)
+        directory, output = Path(payload["directory"]), Path(payload["output"])
+        return msgspec.to_builtins(report_on_hunt(directory, output, run=payload["run"], on_phase=phase))
 
 
 def _with_place(on_phase: OnPhase, of: str, phase: str) -> None:

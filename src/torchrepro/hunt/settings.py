@@ -19,12 +19,16 @@ class HuntSettings:
     until_new: int | None = None
     """End once so many new buckets were found (failures, where they are not sorted)."""
     seed: int = 0
+    seeds: tuple[str, ...] | None = None
+    """Judge these programs; None: those that follow from `seed`."""
     generators: tuple[str, ...] = ()
     """By name; empty: all."""
     corpora: tuple[str, ...] = ()
     """Directories of corpora whose bundles some generators start from; kept when the hunt begins."""
     jobs: int | None = None
     """Processes at a time; None: one for each core."""
+    neighbours: int = 1
+    """Hunts on this machine at the same time, which share its cores and its memory."""
     batch: int = 64
     """Programs in a compilation, at most."""
     sort_seconds: float = 300.0

@@ -9,13 +9,14 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from torchrepro.engine.processes.child import Outcome
 from torchrepro.nouns import __version__
-from torchrepro.nouns.errors import HarnessError
+from torchrepro.nouns.errors import HarnessError, TorchReproError
 
 _LENGTH = 8
 _LONGEST = 64 << 30
@@ -104,6 +105,17 @@ def versions_here() -> dict[str, str]:
         "torch": importlib.metadata.version("torch"),
         "Python": platform.python_version(),
     }
+
+
+def require_versions(versions: Mapping[str, str]) -> None:
+    """Raise unless this process has the versions of the driver."""
+    here = versions_here()
+    for name, wanted in versions.items():
+        if here.get(name) != wanted:
+            raise TorchReproError(
+                f"{name} is {here.get(name)}, and {wanted} where the search runs: verdicts could differ",
+                next_step="install the same versions of torchrepro, torch and Python on both",
+            )
 
 
 def send(descriptor: int, message: Request | Ended) -> None:

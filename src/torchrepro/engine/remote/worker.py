@@ -27,7 +27,7 @@ from torchrepro.engine.processes.child import Child, Outcome, listen
 from torchrepro.engine.processes.fresh_process import start_interpreter, understood
 from torchrepro.engine.processes.limits import MARK, end_leftovers, owned_directory
 from torchrepro.engine.processes.signals import handling
-from torchrepro.engine.remote.messages import Blob, Candidate, Ended, Site, versions_here
+from torchrepro.engine.remote.messages import Blob, Candidate, Ended, Site, require_versions
 from torchrepro.engine.sandbox.chosen import Sandbox, sandbox_for
 from torchrepro.engine.search.run_directory import seed_here
 from torchrepro.nouns.errors import TorchReproError, in_a_line
@@ -49,7 +49,7 @@ def run_candidate(site: Site, candidate: Candidate, *blobs: Blob) -> Ended:
     `blobs` are the parts of its files that it refers to. An interrupt cancels it; the host survives that.
     """
     try:
-        _require_versions(site)
+        require_versions(site.versions)
         outcome = _run(site, candidate, {blob.digest: blob.content for blob in blobs})
     except TorchReproError as exc:
         return Ended(candidate.number, fact=f"on {platform.node()}: {exc.fact}", next_step=exc.next_step)
@@ -57,16 +57,6 @@ def run_candidate(site: Site, candidate: Candidate, *blobs: Blob) -> Ended:
         fact = f"on {platform.node()}: {in_a_line(exc)}"
         return Ended(candidate.number, fact=fact, next_step="look at the disk and memory of that machine")
     return Ended(candidate.number, outcome)
-
-
-def _require_versions(site: Site) -> None:
-    here = versions_here()
-    for name, wanted in site.versions.items():
-        if here.get(name) != wanted:
-            raise TorchReproError(
-                f"{name} is {here.get(name)}, and {wanted} where the search runs: verdicts could differ",
-                next_step="install the same versions of torchrepro, torch and Python on both",
-            )
 
 
 def _run(site: Site, candidate: Candidate, blobs: Mapping[str, bytes]) -> Outcome:

@@ -97,8 +97,12 @@ def run_search(
     on_message: OnMessage,
     sandbox: Sandbox | None = None,
     start: Start | None = None,
+    python: str = "",
 ) -> Outcome:
-    """Run a search and return its outcome; raise KeyboardInterrupt if it was stopped without a result."""
+    """Run a search and return its outcome; raise KeyboardInterrupt if it was stopped without a result.
+
+    It runs in a process of the interpreter `python`, by default this one.
+    """
     directory = RunDirectory(Path(request.directory))
     mark, channel = request.mark or directory.mark, request.channel
     interrupts = _Interrupts(on_message)
@@ -115,6 +119,7 @@ def run_search(
                 inner_fds=(channel.requests, channel.outcomes) if channel is not None else (),
                 sandbox=sandbox,
                 start=start,
+                python=python,
             )
         finally:
             end_leftovers(mark)
