@@ -110,16 +110,19 @@ def show_findings(survey: Survey, wanted: Wanted, began: float) -> int:
 
 
 def _print_code(survey: Survey, names: list[str]) -> None:
-    from torchrepro.corpus.code_diff import changed, sides_of
+    from torchrepro.corpus.code_diff import DIFFERENCES, changes_in, sides_of
+    from torchrepro.corpus.outputs import worst_first
     from torchrepro.engine.generated_code import diff_of_code
 
-    shown = False
-    for finding in filter(changed, survey.findings()):
-        shown = True
-        print(f"\n{visible(finding.name)} ({finding.id})")
-        for line in diff_of_code(*sides_of(survey.corpus, finding), (names[0], names[1])):
+    changes = changes_in(worst_first(survey.findings))
+    for change in changes[:DIFFERENCES]:
+        more = f" and {change.more} more with the same change" if change.more else ""
+        print(f"\n{visible(change.finding.name)} ({change.finding.id}){more}")
+        for line in diff_of_code(*sides_of(survey.corpus, change.finding), (names[0], names[1])):
             print(visible(line))
-    if not shown:
+    if len(changes) > DIFFERENCES:
+        print(f"\n... and {len(changes) - DIFFERENCES} more changes of the code; --only ID shows one")
+    if not changes:
         print("\nno bundle generates other code")
 
 

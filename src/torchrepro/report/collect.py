@@ -19,6 +19,7 @@ from torchrepro.engine.check_bundle import isolation_for
 from torchrepro.engine.generated_code import compare_kernels
 from torchrepro.engine.processes.child import run_without_reference_if_it_dies
 from torchrepro.engine.processes.fresh_process import run_isolated, understood, verdict_of
+from torchrepro.engine.version_history import version_history
 from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.labels import labels_of
 from torchrepro.nouns.results import Adoption, Located, Minified
@@ -31,7 +32,6 @@ from torchrepro.report.evidence import (
     Evidence,
     Measurements,
     script_in_words,
-    version_history,
 )
 from torchrepro.report.graph_picture import picture_of
 from torchrepro.report.privacy import shareable
