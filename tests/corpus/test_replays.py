@@ -63,6 +63,7 @@ def test_an_outcome_of_fewer_runs_than_asked_for_is_not_kept(corpus: Corpus):
     assert (summary(corpus, run).not_run, progress.replays) == (0, 18)
     assert states(corpus, run) == {State.FLAKY: 6}
     assert next(Survey(corpus, [run]).findings()).detail == "2 of 3 runs fail"
+    assert Survey(corpus, [run]).buckets()[0].signature == "2 of 3 runs fail: mismatch"
 
 
 def test_what_changed_runs_first(corpus: Corpus):
