@@ -4,12 +4,13 @@ import io
 import json
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from corpora import NEW, OLD
 
-from torchrepro.corpus.code_diff import two_columns
+from torchrepro.corpus.code_diff import changes_in, two_columns
 from torchrepro.corpus.findings import Counted, Finding, Outcome, Result, State, Summary
 from torchrepro.corpus.index import Corpus
 from torchrepro.corpus.outputs import section_of, write_github, write_json, write_junit
@@ -71,6 +72,26 @@ def test_an_annotation_cannot_be_ended_by_a_name_in_a_bundle(tmp_path: Path):
     )
     assert "452" in target.read_text()
     assert "\x1b" not in target.read_text()
+
+
+def test_the_annotations_are_the_worst_buckets_and_not_the_first_bundles():
+    lost = [finding(f"{number:02}", State.CANNOT_RUN) for number in range(20)]
+    many = [*lost, *(finding(f"r{number}", State.REGRESSED) for number in range(3))]
+    file = io.StringIO()
+    write_github(SUMMARY, BUCKETS, lambda: iter(many), file, {})
+    first, second = file.getvalue().splitlines()
+    assert first.startswith("::error title=regressed")
+    assert " and 2 more::" in first
+    assert second.startswith("::warning title=cannot run")
+
+
+def test_a_change_of_the_code_is_shown_once_for_all_bundles_that_have_it():
+    def changed(identity: str, old: str, new: str) -> Finding:
+        outcomes = (replace(FAILED, code=old), replace(FAILED, code=new))
+        return replace(finding(identity, State.STILL_FAILS), outcomes=outcomes)
+
+    found = changes_in([changed("a", "1", "2"), changed("b", "1", "1"), changed("c", "1", "2"), FOUND[0]])
+    assert [(change.finding.id, change.more) for change in found] == [("a", 1)]
 
 
 def test_the_table_says_how_it_was_run_and_controls_no_terminal():

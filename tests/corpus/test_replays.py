@@ -9,6 +9,7 @@ from corpora import FAILS, LOST, NEW, OLD, PASSES, MadeUp, write_bundle
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchrepro.cli.corpus_output import Files, Wanted, policy_of, show_findings
 from torchrepro.corpus.findings import State, Summary
 from torchrepro.corpus.index import Corpus
 from torchrepro.corpus.job import Request
@@ -62,6 +63,7 @@ def test_an_outcome_of_fewer_runs_than_asked_for_is_not_kept(corpus: Corpus):
     assert (summary(corpus, run).not_run, progress.replays) == (0, 18)
     assert states(corpus, run) == {State.FLAKY: 6}
     assert next(Survey(corpus, [run]).findings()).detail == "2 of 3 runs fail"
+    assert Survey(corpus, [run]).buckets()[0].signature == "2 of 3 runs fail: mismatch"
 
 
 def test_what_changed_runs_first(corpus: Corpus):
@@ -86,6 +88,20 @@ def test_a_baseline_that_was_killed_is_no_baseline(corpus: Corpus):
     assert "baseline: its process died" in next(Survey(corpus, [run]).findings()).detail
     (row,) = Survey(corpus, [run]).buckets()
     assert "baseline: its process died" in row.signature  # the table says why
+
+
+@pytest.mark.parametrize(
+    ("lost", "fail_on", "code"),
+    [(6, "regressed", 125), (6, "cannot-run", 1), (6, "none", 0), (5, "regressed", 0)],
+)
+def test_a_run_in_which_nothing_could_run_is_no_success(
+    corpus: Corpus, lost: int, fail_on: str, code: int, capsys: pytest.CaptureFixture[str]
+):
+    dead = {entry.id for entry in list(corpus.entries())[:lost]}
+    made_up = MadeUp(lambda request, number: LOST if request.bundle in dead else FAILS)
+    run, _ = replay_corpus(corpus, Plan((NEW,)), executor=made_up)
+    assert show_findings(Survey(corpus, [run]), Wanted(policy_of(fail_on), Files()), 0.0) == code
+    assert f"{lost} cannot run" in " ".join(capsys.readouterr().out.split())
 
 
 def test_an_interrupted_run_continues_where_it_stopped(corpus: Corpus):

@@ -63,6 +63,8 @@ _COSTS = {"queries", "compiles", "original_runs"}
 _ID = re.compile(r"\d{8}-\d{6}-\d+-p\d+-[0-9a-f]+")
 _TRIED = re.compile(r"\d+ tried")
 """How many variations were tried depends on the time that explaining had."""
+_TRUST = re.compile(r"(?:same, fp64|assert_close|casts|kernel|first bad|labels): ")
+"""Lines of a docstring that depend on the processor and on what was run before (`minify/trust_block.py`)."""
 _PATH = re.compile(r"(?<![\w.])/(?:[\w.+-]+/)+(?=[\w.+-]+)")
 
 
@@ -110,7 +112,7 @@ def record_bundle(bundle: Path, case: Case, scratch: Path) -> dict[str, Any]:
         "minify": masked(minify),
         "locate": masked({**locate, "kernel": kernel}),
         "cost": {"minify": costs(minify), "locate": costs(locate)},
-        "script": masked(script).splitlines(),
+        "script": [line for line in masked(script).splitlines() if not _TRUST.match(line)],
     }
 
 

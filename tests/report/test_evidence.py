@@ -10,10 +10,12 @@ import pytest
 import torch
 from findings import MISMATCH, RAISED, failing_bundle, minified_beside
 
+from torchrepro.engine.generated_code import compare_kernels
+from torchrepro.execute.torch_comparisons import ask_torch
+from torchrepro.nouns.labels import labels_of
 from torchrepro.nouns.verdict import Kind
 from torchrepro.report.collect import Measured, collect
-from torchrepro.report.error_map import ask_torch
-from torchrepro.report.evidence import Measurements, compared_kernels, labels_of, script_in_words
+from torchrepro.report.evidence import Measurements, script_in_words
 from torchrepro.report.formats import Format, rendered
 
 CODE = """
@@ -55,6 +57,8 @@ def test_the_first_bad_version_is_what_bisect_found(tmp_path: Path) -> None:
     found = {
         "first_bad": {"setting": "2.13.0", "torch": "2.13.0+cpu", "commit": "cf30153c4c131c8164"},
         "last_good": {"setting": "2.12.0", "torch": "2.12.0+cpu", "commit": ""},
+        "axis": "torch",
+        "changes": [],
     }
     (tmp_path / "failing.bisected" / "result.json").write_text(json.dumps(found))
     evidence = collect(bundle).evidence
@@ -67,15 +71,35 @@ def test_the_first_bad_version_is_what_bisect_found(tmp_path: Path) -> None:
     assert "nothing in it was verified" in claimed.first_bad
 
 
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ({"changes": [{"sentence": "2.15.0 fixed it; 2.14.1 fails", "after": None}]}, "2.15.0 fixed it"),
+        ({}, "none: it fails with 2.11.0+cpu to 2.15.0+cpu"),
+        ({"axis": "NAME", "first_bad": {"setting": "NAME=1"}}, "unknown: torchrepro bisect BUNDLE finds it"),
+    ],
+)
+def test_a_series_in_which_no_version_broke_it_is_no_regression(
+    found: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    bundle = failing_bundle(tmp_path / "failing")
+    (tmp_path / "failing.bisected").mkdir()
+    fails = {"state": "same failure", "runs": 1, "commit": ""}
+    rows = [{**fails, "torch": "2.11.0+cpu"}, {"runs": 0}, {**fails, "torch": "2.15.0+cpu"}]
+    usual = {"axis": "torch", "first_bad": None, "last_good": None, "changes": [], "rows": rows}
+    (tmp_path / "failing.bisected" / "result.json").write_text(json.dumps({**usual, **found}))
+    evidence = collect(bundle).evidence
+    assert evidence is not None
+    assert words in evidence.first_bad
+    assert "module: regression" not in evidence.labels
+
+
 def test_kernels_are_compared_without_their_names_and_then_without_sizes() -> None:
-    original = Measurements(code=(CODE,))
-    assert compared_kernels(original, original).startswith("yes: ")
+    assert compare_kernels([CODE], [CODE]).startswith("yes: ")
     smaller = CODE.replace("64L", "2L").replace("cpp_fused_erf_0", "cpp_fused_erf_tanh_3")
-    assert compared_kernels(original, Measurements(code=(smaller,))).startswith("yes, but for sizes: ")
-    other = Measurements(code=(CODE.replace("erf(out", "tanh(out"),))
-    assert compared_kernels(original, other).startswith("no: ")
-    assert compared_kernels(original, None) == "not applicable: the bundle was not minified"
-    assert compared_kernels(original, Measurements()).startswith("unknown: ")
+    assert compare_kernels([CODE], [smaller]).startswith("yes, but for sizes: ")
+    assert compare_kernels([CODE], [CODE.replace("erf(out", "tanh(out")]).startswith("no: ")
+    assert compare_kernels([CODE], []).startswith("unknown: ")
 
 
 @pytest.mark.parametrize(

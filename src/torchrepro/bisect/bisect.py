@@ -187,7 +187,7 @@ class _Run:
         self._step(place, "again" if place in self._seen else "starting")
         if local:
             return pool.submit(observe, task, partial(self._step, place))
-        return submit_with(pool, observe, task, "target")
+        return submit_with(pool, observe, task, "target", label=setting.label)
 
     def _step(self, place: int, doing: str) -> None:
         self._doing[place] = doing

@@ -29,7 +29,7 @@ _IN_WORDS = {
 
 
 def check(
-    bundle: Annotated[Path, typer.Argument(help="A bundle: a directory or a zip of it.")],
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle: a directory or a zip of it.")],
     json_: Json = False,
     strict: Strict = False,
     tol: Tolerance = None,

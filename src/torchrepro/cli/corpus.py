@@ -64,7 +64,9 @@ Github = Annotated[
 @app.command()
 def add(
     corpus: Directory,
-    bundle: Annotated[list[Path], typer.Argument(help="Bundles, or directories that `minify` made.")],
+    bundle: Annotated[
+        list[Path], typer.Argument(metavar="BUNDLE", help="Bundles, or directories that `minify` made.")
+    ],
     json_: Json = False,
     traceback: Traceback = False,
 ) -> None:
@@ -263,8 +265,8 @@ def run(
 ) -> None:
     """Replay all bundles: still fails, fixed (two silent runs), fails otherwise, flaky, cannot run.
 
-    Exit code: 0, 1 if a state of --fail-on was found, 125 if nothing could be tested, 130 after Ctrl-C: then
-    the same command continues.
+    Exit code: 0; 1 a state of --fail-on was found; 125 nothing could be tested; 130 interrupted.
+    After Ctrl-C or a crash the same command continues.
     """
     _replay(corpus, [python or Path(sys.executable)], False, **rest)
 
@@ -287,6 +289,7 @@ def ab(
     """Compare two versions: regressed, fixed, fails on both, only the baseline fails, cannot run.
 
     A baseline that could not run, or was killed, is none: such a bundle cannot be compared.
+    Exit code: 0; 1 a state of --fail-on was found; 125 nothing could be tested; 130 interrupted.
     """
     with failures_as_lines(as_json=rest["json_"], show_traceback=rest["traceback"]):
         if len(python) != 2:

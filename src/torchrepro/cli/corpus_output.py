@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchrepro.cli.options import CANNOT_BE_TESTED
 from torchrepro.nouns.errors import TorchReproError, visible
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def show_findings(survey: Survey, wanted: Wanted, began: float) -> int:
     from torchrepro.bundle.archive import written_in_one_step
     from torchrepro.corpus import outputs
     from torchrepro.corpus.baseline import updated, write_baseline
+    from torchrepro.corpus.findings import State
     from torchrepro.report.text import print_section
 
     summary = survey.summary(time.monotonic() - began)
@@ -101,20 +103,26 @@ def show_findings(survey: Survey, wanted: Wanted, began: float) -> int:
         commit = summary.interpreters[-1].commit
         lines = updated(survey.baseline, survey.findings(), commit, everything=files.update_all)
         write_baseline(files.baseline, lines)
-    return _VIOLATED if survey.violations(wanted.policy) else 0
+    if survey.violations(wanted.policy):
+        return _VIOLATED
+    lost = set(summary.states) == {State.CANNOT_RUN}
+    return CANNOT_BE_TESTED if lost and wanted.policy else 0
 
 
 def _print_code(survey: Survey, names: list[str]) -> None:
-    from torchrepro.corpus.code_diff import changed, sides_of
+    from torchrepro.corpus.code_diff import DIFFERENCES, changes_in, sides_of
+    from torchrepro.corpus.outputs import worst_first
     from torchrepro.engine.generated_code import diff_of_code
 
-    shown = False
-    for finding in filter(changed, survey.findings()):
-        shown = True
-        print(f"\n{visible(finding.name)} ({finding.id})")
-        for line in diff_of_code(*sides_of(survey.corpus, finding), (names[0], names[1])):
+    changes = changes_in(worst_first(survey.findings))
+    for change in changes[:DIFFERENCES]:
+        more = f" and {change.more} more with the same change" if change.more else ""
+        print(f"\n{visible(change.finding.name)} ({change.finding.id}){more}")
+        for line in diff_of_code(*sides_of(survey.corpus, change.finding), (names[0], names[1])):
             print(visible(line))
-    if not shown:
+    if len(changes) > DIFFERENCES:
+        print(f"\n... and {len(changes) - DIFFERENCES} more changes of the code; --only ID shows one")
+    if not changes:
         print("\nno bundle generates other code")
 
 

@@ -17,7 +17,9 @@ from torchrepro.nouns.errors import visible
 def export(
     bundle: Annotated[
         Path,
-        typer.Argument(help="A bundle, the directory that `minify` made, or the minimal bundle in it."),
+        typer.Argument(
+            metavar="BUNDLE", help="A bundle, the directory that `minify` made, or the minimal bundle in it."
+        ),
     ],
     form: Annotated[
         Form,

@@ -21,7 +21,9 @@ _ENDINGS = {".txt": Format.TEXT, ".json": Format.JSON, ".md": Format.MARKDOWN}
 def report(
     bundle: Annotated[
         Path,
-        typer.Argument(help="A bundle, the directory that `minify` made, or the minimal bundle in it."),
+        typer.Argument(
+            metavar="BUNDLE", help="A bundle, the directory that `minify` made, or the minimal bundle in it."
+        ),
     ],
     output: Annotated[
         Path | None,

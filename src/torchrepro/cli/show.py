@@ -15,7 +15,7 @@ _INPUTS_SHOWN = 12
 
 
 def show(
-    bundle: Annotated[Path, typer.Argument(help="A bundle: a directory or a zip of it.")],
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle: a directory or a zip of it.")],
     all_: Annotated[bool, typer.Option("--all", help="Show every input.")] = False,
     graph: Annotated[bool, typer.Option("--graph", help="Print the graph's text as well.")] = False,
     source: Annotated[

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from torchrepro.corpus.findings import Finding
 from torchrepro.corpus.index import Corpus
@@ -12,14 +13,35 @@ _CONTEXT = 3
 _LONGEST = 20_000
 """Lines of a side: the time of a comparison grows with their square."""
 
+DIFFERENCES = 20
+"""Changes that are shown in full."""
+
 Row = tuple[bool, str, str]
 """Whether both sides are the same, and a line of each; empty where a side has none."""
 
 
-def changed(finding: Finding) -> bool:
-    """Return whether both versions generate code, and not the same."""
-    codes = [outcome.code for outcome in finding.outcomes]
-    return len(codes) == 2 and all(codes) and codes[0] != codes[1]
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Generated code that differs in the same way for one bundle or several."""
+
+    finding: Finding
+    count: int = 1
+
+    @property
+    def more(self) -> int:
+        """How many bundles have it in addition to that of the finding."""
+        return self.count - 1
+
+
+def changes_in(findings: Iterable[Finding]) -> list[Change]:
+    """Return each change of generated code once, in the order of the findings."""
+    found: dict[tuple[str, ...], Change] = {}
+    for finding in findings:
+        codes = tuple(outcome.code for outcome in finding.outcomes)
+        if len(codes) == 2 and all(codes) and codes[0] != codes[1]:
+            known = found.get(codes)
+            found[codes] = Change(finding) if known is None else replace(known, count=known.count + 1)
+    return list(found.values())
 
 
 def sides_of(corpus: Corpus, finding: Finding) -> tuple[list[str], list[str]]:

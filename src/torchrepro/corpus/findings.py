@@ -162,7 +162,7 @@ class Counted:
     bucket: str
     state: State
     signature: str
-    """Of the example; why it cannot run, where that is the state."""
+    """Of the example; why it cannot run, or how often it fails, where that is the state."""
     count: int
     example: str
 

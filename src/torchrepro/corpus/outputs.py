@@ -22,6 +22,11 @@ _ANNOTATIONS = 10
 """GitHub shows so many of a step."""
 
 
+def worst_first(findings: Findings) -> Iterator[Finding]:
+    """Yield each finding, state by state: so not all of them are in memory."""
+    return (finding for state in State for finding in findings() if finding.state is state)
+
+
 def section_of(summary: Summary, buckets: Iterable[Counted], *, limit: int = _ROWS) -> Section:
     """Return a run as a section: the counts, then a row for each bucket and state, worst first."""
     shown = [
@@ -119,7 +124,7 @@ def _attribute(text: str) -> str:
 def write_github(
     summary: Summary, buckets: list[Counted], findings: Findings, file: TextIO, environ: Mapping[str, str]
 ) -> None:
-    """Append to the summary of the step, and print an annotation for each of the worst findings."""
+    """Append to the summary of the step, and print an annotation for each of the worst buckets."""
     section = section_of(summary, buckets)
     lines = [f"### torchrepro corpus: {section.title}", ""]
     lines += [f"- {each}" for each in map(str, summary.interpreters)]
@@ -130,14 +135,18 @@ def write_github(
     if target:
         with open(target, "a", encoding="utf-8", errors="replace") as summary_file:
             summary_file.write("\n".join(lines) + "\n")
-    shown = 0
-    for finding in findings():
-        worse = finding.state in (State.REGRESSED, State.FAILS_OTHERWISE) or bool(finding.expired)
-        if finding.accepted or not (worse or finding.state is State.CANNOT_RUN) or shown == _ANNOTATIONS:
-            continue
-        shown += 1
+    news: dict[tuple[State, str], tuple[Finding, int]] = {}
+    for finding in worst_first(findings):
+        told = finding.state in (State.REGRESSED, State.FAILS_OTHERWISE, State.CANNOT_RUN)
+        if not finding.accepted and (told or finding.expired):
+            first, count = news.get((finding.state, finding.bucket), (finding, 0))
+            news[finding.state, finding.bucket] = first, count + 1
+    order = list(State)
+    rows = sorted(news.values(), key=lambda row: (order.index(row[0].state), -row[1]))
+    for finding, count in rows[:_ANNOTATIONS]:
         level = "warning" if finding.state is State.CANNOT_RUN else "error"
-        title = f"{summary.words[finding.state]}: {finding.name}"
+        more = f" and {count - 1} more" if count > 1 else ""
+        title = f"{summary.words[finding.state]}: {finding.name}{more}"
         message = f"{finding.signature} {finding.detail} (bucket {finding.bucket}, bundle {finding.id})"
         file.write(f"::{level} title={_command(title, ',:')}::{_command(message)}\n")
 

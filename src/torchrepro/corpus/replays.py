@@ -118,7 +118,7 @@ def _submit_here(executor: Executor, request: Request) -> Future[Answer]:
 
 
 def _submit_elsewhere(executor: Executor, request: Request) -> Future[Answer]:
-    return submit_with(executor, run_request, request, "path")
+    return submit_with(executor, run_request, request, "path", label=request.bundle)
 
 
 @contextmanager

@@ -56,6 +56,8 @@ class Survey:
             key = (each.bucket, each.state)
             known = rows.get(key)
             told = each.detail if each.state is State.CANNOT_RUN else each.signature
+            if each.state is State.FLAKY:
+                told = f"{each.detail}: {each.signature}"
             row = known or Counted(each.bucket, each.state, told, 0, each.name)
             rows[key] = replace(row, count=row.count + 1)
         order = list(State)

@@ -13,6 +13,8 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 
+from torchrepro.nouns.sections import counted
+
 _BOILERPLATE = re.compile(
     r"(?:from \S+ import |import |\w+ = torch\.[\w.]+$|async_compile = |del async_compile)"
 )
@@ -20,6 +22,9 @@ _BENCHMARK = re.compile(r"def (?:get_args|benchmark_compiled_module)\(|if __name
 _COMMENT = re.compile(r"\s*(?:#(?:\s|$)|//)")
 _TRAILING_COMMENT = re.compile(r"\s+# (?:reuse|alias|Source).*$")
 _KERNEL = re.compile(r"\b((?:cpp|triton|cutlass|cutedsl|pallas|mps)_\w*?)_?(\d+)\b")
+_LITERAL = re.compile(r"r?'''(.*?)'''", re.DOTALL)
+_FUSED = re.compile(r"\b(?:cpp|triton)_\w*(?:fused|poi|red|per)\w*")
+_SIZE = re.compile(r"\b\d+L?\b")
 # In order: what contains others comes first.
 _VOLATILE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?"), "<time>"),
@@ -63,3 +68,34 @@ def join_code(codes: Iterable[str]) -> str:
 def digest_code(text: str) -> str:
     """Return a short digest of normalised code; empty if there is none."""
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:24] if text else ""
+
+
+def compare_kernels(original: Iterable[str], minimal: Iterable[str]) -> str:
+    """Say whether a kernel of the minimal repro is one of the original's: exactly, or but for its sizes."""
+    theirs, ours = kernels_in(original), kernels_in(minimal)
+    if not theirs or not ours:
+        return "unknown: inductor generated no code"
+    for change, words in ((str, "yes"), (_without_sizes, "yes, but for sizes")):
+        mine, others = ({digest_code(change(one)) for one in kernels} for kernels in (ours, theirs))
+        if shared := sorted(mine & others):
+            return f"{words}: {shared[0][:12]} is one of {counted(len(others), 'kernel')} of the original"
+    mine, others = ({digest_code(one) for one in kernels} for kernels in (ours, theirs))
+    return f"no: {_shown(mine)} in the minimal repro, {_shown(others)} in the original"
+
+
+def kernels_in(codes: Iterable[str]) -> list[str]:
+    """Return the normalised text of each kernel, without its name, which lists the ops fused around it.
+
+    Code that only calls libraries has no kernel: then the calls are compared.
+    """
+    texts = list(codes)
+    found = [kernel for text in texts for kernel in _LITERAL.findall(text)]
+    return [_FUSED.sub("<kernel>", normalise_code(text)) for text in found or texts]
+
+
+def _without_sizes(kernel: str) -> str:
+    return _SIZE.sub("<n>", kernel)
+
+
+def _shown(digests: set[str]) -> str:
+    return ", ".join(one[:12] for one in sorted(digests)[:2]) + (", ..." if len(digests) > 2 else "")

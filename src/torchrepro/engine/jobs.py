@@ -113,3 +113,25 @@ def record(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
     phase("eager")
     write_values(observed_values(repro, limit=payload["limit"]), Path(payload["path"]))
     return True
+
+
+def generate(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
+    """Return the code that inductor generates for a candidate, which is not compiled; none if it fails."""
+    from torchrepro.execute.generate_code import generate_for
+
+    codes: list[str] = []
+    return codes if generate_for(repro, phase, codes.append) else []
+
+
+def measure(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
+    """Judge a candidate; return what torch's own comparisons say of the run, and the generated code."""
+    from torchrepro.execute.generate_code import taking_code
+    from torchrepro.execute.judge_repro import judge_repro
+    from torchrepro.execute.torch_comparisons import measurements, tensors_of
+    from torchrepro.judge.models import Judged
+
+    judged, codes = Judged(), list[str]()
+    with taking_code(repro, codes.append):
+        verdict = judge_repro(repro, fp64=payload.get("fp64", True), phase=phase, judged=judged)
+    sides = {side: tensors_of(run) for side, run in judged.runs.items()}
+    return {"answers": measurements(repro, verdict, sides, phase), "code": codes}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
@@ -15,12 +16,17 @@ from torchrepro.torch_api.inductor import generating_only, seeing_code
 
 def reporting_code(repro: Repro, phase: Any) -> AbstractContextManager[None]:
     """Send the code of each graph that inductor generates in the body to the parent process."""
+    return taking_code(repro, lambda code: phase.send(code=code))
+
+
+def taking_code(repro: Repro, take: Callable[[str], None]) -> AbstractContextManager[None]:
+    """Call `take` with the code of each graph that inductor generates in the body."""
     if repro.compiler.name not in ("inductor", AOT_INDUCTOR):
         return nullcontext()  # it is known for inductor only
     from torchrepro.torch_api import inductor
 
     assert inductor.GraphLowering  # imported now: `seeing_code` imports nothing
-    return seeing_code(lambda code: phase.send(code=code))
+    return seeing_code(take)
 
 
 def generate(payload: dict[str, Any], phase: Phase) -> bool:
@@ -28,14 +34,18 @@ def generate(payload: dict[str, Any], phase: Phase) -> bool:
 
     A failure of the compiler ends it: there is no code, or not all, and the bundle has to be run.
     """
-    repro = load_for_job(payload, phase)
+    return generate_for(load_for_job(payload, phase), phase, lambda code: phase.send(code=code))  # type: ignore[attr-defined]
+
+
+def generate_for(repro: Repro, phase: Phase, take: Callable[[str], None]) -> bool:
+    """Generate the code of all graphs of a repro; return whether the compiler finished."""
     if repro.compiler.name != "inductor" or repro.compiler.recapture or repro.place is Place.BEFORE_CAPTURE:
         raise TorchReproError(
             "its code is known only after a run: it is compiled while it runs, or not by inductor"
         )
     prepared = repro_common(repro)
     generated, backward = False, not prepared.only_fwd
-    with applied_settings(repro.ambient), generating_only(backward=backward), reporting_code(repro, phase):
+    with applied_settings(repro.ambient), generating_only(backward=backward), taking_code(repro, take):
         phase("compile")
         with suppress(Exception):
             prepared.compile()

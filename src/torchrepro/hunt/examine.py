@@ -10,13 +10,13 @@ import msgspec
 import torch
 
 from torchrepro.execute.judge_repro import judge_repro, load_for_job
+from torchrepro.execute.torch_comparisons import compare_by_default, tensors_of
 from torchrepro.hunt.filing import Examined
 from torchrepro.hunt.op_calls import Calls, calls_of
 from torchrepro.judge.compare import tensors_in
 from torchrepro.judge.execute import Run
 from torchrepro.judge.models import Judged, Phase
 from torchrepro.nouns.repro import Repro
-from torchrepro.report.error_map import compare_by_default, tensors_of
 from torchrepro.torch_api.generators import same_states
 
 _CHOOSING = ("argmax", "argmin", "max", "min", "sort", "topk", "kthvalue", "median", "nanmedian", "mode")

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from torchrepro.execute.judge_repro import repro_common
+from torchrepro.execute.torch_comparisons import tensors_of
 from torchrepro.judge.clone import has_its_own_dispatch
 from torchrepro.judge.compare import tensors_in
 from torchrepro.judge.execute import Run
 from torchrepro.judge.op_forms import run_plainly, written_or_returned
 from torchrepro.judge.upcast import plan_of
 from torchrepro.nouns.repro import Place, Repro
-from torchrepro.report.error_map import tensors_of
 from torchrepro.state.ambient import applied_settings
 from torchrepro.state.fake_run import Decompositions
 from torchrepro.torch_api.generators import capture_rng_state, same_randomness

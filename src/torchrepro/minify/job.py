@@ -43,6 +43,7 @@ from torchrepro.minify.command_oracle import CommandOracle
 from torchrepro.minify.problem import Problem
 from torchrepro.minify.registry import Pass, chosen_passes, search
 from torchrepro.minify.run_directory import MinifySettings, RunDirectory, append_to_history, read_history
+from torchrepro.minify.trust_block import trust_block
 from torchrepro.nouns.errors import SearchStopped
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.results import Minified, OtherFailure, PassRow
@@ -123,12 +124,13 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         if final.reproduces:
             reporter.send(script=str(final.path))
         verified_after = timeline.seconds
-        explanation = Explanation()
+        explanation, asked_first = Explanation(), tuple[str, ...]()
         if settings.explain and not (stopped or command):
             timeline.phase("explain")
             explanation = _explained(problem, oracle)
+            asked_first = trust_block(problem, observer, Path(request.bundle))
         stop.ignore_interrupts()
-        final.explain(explanation.lines(), stranger=problem.best.stranger)
+        final.explain((*explanation.lines(), *asked_first), stranger=problem.best.stranger)
     original = queries.baseline or original
     if problem.best is not repro and not directory.original.exists():
         # For a later `locate`: what fails in the result fails in the original.

@@ -16,9 +16,12 @@ from torchrepro.bundle.manifest import Manifest, devices_of
 from torchrepro.bundle.provenance import is_own
 from torchrepro.bundle.read import read_graph_text, read_manifest
 from torchrepro.engine.check_bundle import isolation_for
+from torchrepro.engine.generated_code import compare_kernels
 from torchrepro.engine.processes.child import run_without_reference_if_it_dies
 from torchrepro.engine.processes.fresh_process import run_isolated, understood, verdict_of
+from torchrepro.engine.version_history import version_history
 from torchrepro.nouns.errors import HarnessError, TorchReproError
+from torchrepro.nouns.labels import labels_of
 from torchrepro.nouns.results import Adoption, Located, Minified
 from torchrepro.nouns.sentences import culprit_of, sentence_of, title_of
 from torchrepro.nouns.verdict import Kind, Verdict
@@ -28,9 +31,6 @@ from torchrepro.report.environments import Surrounding, differences, settings_of
 from torchrepro.report.evidence import (
     Evidence,
     Measurements,
-    compared_kernels,
-    first_bad_version,
-    labels_of,
     script_in_words,
 )
 from torchrepro.report.graph_picture import picture_of
@@ -269,16 +269,16 @@ def _evidence_on(
         answers |= dict.fromkeys(_NEED_VALUES, f"unknown: {reason}")
     if generate is not None and "same_kernel" not in answers:
         answers["same_kernel"] = _kernels(around, measured, generate)
-    first_bad = first_bad_version(around.bundle, own=is_own(around.bundle))
-    if first_bad:
-        answers["first_bad"] = first_bad
+    history = version_history(around.bundle, own=is_own(around.bundle))
+    if history.words:
+        answers["first_bad"] = history.words
     labels = labels_of(
         verdict,
         around.located or around.located_in_minimal,
         compiler=manifest.compiler.name,
         devices=devices_of(manifest),
         dynamic=bool(manifest.symbols),
-        regression=bool(first_bad),
+        regression=history.regressed,
     )
     return Evidence(
         **answers,
@@ -291,13 +291,13 @@ def _evidence_on(
 def _kernels(around: Surroundings, measured: Measurements, generate: Generate) -> str:
     """Say whether the minimal repro compiles a kernel of the original."""
     if around.minimal is None or around.minimal == around.bundle:
-        return compared_kernels(measured, None)
+        return "not applicable: the bundle was not minified"
     try:
-        original = measured if measured.code else Measurements(code=tuple(generate(around.bundle)))
-        minimal = Measurements(code=tuple(generate(around.minimal)))
+        original = measured.code or generate(around.bundle)
+        minimal = generate(around.minimal)
     except (TorchReproError, HarnessError) as exc:
         return f"unknown: {exc.fact if isinstance(exc, TorchReproError) else str(exc).splitlines()[0]}"
-    return compared_kernels(original, minimal)
+    return compare_kernels(original, minimal)
 
 
 def _unit_test(around: Surroundings, manifest: Manifest) -> str:

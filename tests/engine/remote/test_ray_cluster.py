@@ -120,12 +120,25 @@ def test_files_of_the_driver_travel_with_a_call(
         (bundle / name).write_text(name)
     path = bundle if is_directory else bundle / "graph.py"
     with connected.executor("a test") as pool:
-        asked = submit_with(pool, read_there, Reading(path), "path")
+        asked = submit_with(pool, read_there, Reading(path), "path", label="one bundle")
         for file in bundle.iterdir():
             file.unlink()
         found = asked.result(timeout=120)
     members = ("manifest.json", "graph.py") if is_directory else ("graph.py",)
     assert found == {name: name.encode() for name in members}
+
+
+def name_there(reading: Reading) -> str:
+    import ray
+
+    return str(ray.get_runtime_context().get_task_name())
+
+
+def test_the_dashboard_shows_of_which_bundle_a_task_is(connected: RayCluster, tmp_path: Path) -> None:
+    (tmp_path / "graph.py").touch()
+    with connected.executor("corpus failures") as pool:
+        asked = submit_with(pool, name_there, Reading(tmp_path), "path", label="4f0c9a1e")
+        assert asked.result(timeout=120) == "corpus failures 4f0c9a1e"
 
 
 def test_a_bundle_on_a_device_is_refused_by_a_cluster_without_one(connected: RayCluster) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,17 +18,27 @@ import msgspec
 
 from torchrepro.bundle.read import MEMBERS, PROVENANCE
 from torchrepro.engine.remote.messages import Blob
+from torchrepro.engine.remote.ray_cluster import RayExecutor
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
 
 
 def submit_with(
-    executor: concurrent.futures.Executor, function: Callable[[Task], Answer], task: Task, field: str
+    executor: concurrent.futures.Executor,
+    function: Callable[[Task], Answer],
+    task: Task,
+    field: str,
+    *,
+    label: str,
 ) -> concurrent.futures.Future[Answer]:
-    """Submit `function(task)`; the file or bundle at the path in this field of the task travels along."""
+    """Submit `function(task)`; the file or bundle at the path in this field of the task travels along.
+
+    Ray's dashboard lists it under the label.
+    """
     path: Path = getattr(task, field)
-    return executor.submit(_call, function, task, field, path.name, path.is_dir(), _packed(path))
+    submit = partial(executor.submit_as, label) if isinstance(executor, RayExecutor) else executor.submit
+    return submit(_call, function, task, field, path.name, path.is_dir(), _packed(path))
 
 
 def _packed(path: Path) -> Blob:
