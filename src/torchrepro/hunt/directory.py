@@ -1,6 +1,6 @@
 """The directory of a hunt: what was judged, what failed, what it belongs to.
 
-    hunt.json         which hunt it is: its number, from which all seeds follow
+    hunt.json         which hunt it is: its number, from which all seeds follow, and the mark of its user
     programs.jsonl    each program that was judged, a line: it is only appended to
     sources/          bundles from which some generators make programs
     failing/SEED/     each program that failed, as a bundle
@@ -18,11 +18,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
 
+from torchrepro.bundle.provenance import is_mark, mark_of
+from torchrepro.bundle.read import read_small_file
 from torchrepro.engine.search.run_directory import Entry, RunDirectory, write_json
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.verdict import Kind
@@ -56,6 +57,13 @@ class Judged:
         return self.kind in set(Kind) and Kind(self.kind).fails
 
 
+class _About(msgspec.Struct):
+    """The content of `hunt.json`."""
+
+    seed: str
+    mark: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class HuntDirectory(RunDirectory):
     """The paths in the directory of a hunt."""
@@ -71,7 +79,7 @@ class HuntDirectory(RunDirectory):
 
     def number(self, wanted: int | None) -> int:
         """Return the number of the hunt: that of an earlier run here, unless another one is wanted."""
-        known = _read_number(self.about)
+        known = self._known_number()
         foreign = [entry.name for entry in self.path.iterdir() if entry.name != "lock"]
         if known is None and foreign:
             raise TorchReproError(
@@ -79,7 +87,31 @@ class HuntDirectory(RunDirectory):
                 next_step="choose an empty or a new directory with --out",
             )
         number = wanted if wanted is not None else known if known is not None else secrets.randbits(24)
-        write_json(self.about, {"seed": f"{number:x}"})
+        mark = mark_of(*self._hunt(number))
+        write_json(self.about, {"seed": f"{number:x}", "mark": mark})
+        return number
+
+    def _hunt(self, number: int) -> tuple[str, ...]:
+        """Return what the mark in `hunt.json` stands for."""
+        return "hunt", *self._place(), f"{number:x}"
+
+    def _known_number(self) -> int | None:
+        """Return the number of the hunt that this user has begun here; raise for anybody else's."""
+        try:
+            about = msgspec.json.decode(read_small_file(self.about), type=_About)
+            number = int(about.seed, 16)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError, ValueError) as exc:
+            raise TorchReproError(
+                f"{self.about} is damaged ({exc})",
+                next_step="remove it, or choose another directory with --out",
+            ) from exc
+        if not is_mark(about.mark, *self._hunt(number)):
+            raise TorchReproError(
+                f"{self.path} is a hunt that was not begun here by you: it was sent, moved or copied",
+                next_step="choose a new directory with --out; torchrepro hunt report reads this one",
+            )
         return number
 
     def append(self, judged: Iterable[Judged]) -> None:
@@ -144,14 +176,3 @@ class Tally:
 
 def _short(judged: Judged) -> dict[str, Any]:
     return {name: value for name, value in msgspec.to_builtins(judged).items() if value}
-
-
-def _read_number(path: Path) -> int | None:
-    try:
-        return int(msgspec.json.decode(path.read_bytes())["seed"], 16)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.MsgspecError, ValueError, KeyError, TypeError) as exc:
-        raise TorchReproError(
-            f"{path} is damaged ({exc})", next_step="remove it, or choose another directory with --out"
-        ) from exc

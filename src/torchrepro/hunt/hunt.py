@@ -70,7 +70,7 @@ def hunt(
             "TORCHINDUCTOR_CACHE_DIR": str(directory.cache),
         }
         hide_devices(environ)
-        stopped, seconds = "", 0.0
+        stopped, seconds, notes = "", 0.0, ()
         try:
             outcome = run_search(request, environ=environ, on_message=on_message)
             raise_reported(outcome)
@@ -78,6 +78,7 @@ def hunt(
                 died = f"the hunt's process died ({outcome.death}); the same command continues from there"
                 raise HarnessError(f"{died}\n{outcome.output_tail}")
             stopped, seconds = str(outcome.result["stopped"]), float(outcome.result["seconds"])
+            notes = tuple(outcome.result["notes"])
         except KeyboardInterrupt:
             stopped, seconds = BY_USER, time.monotonic() - began
         finally:
@@ -100,6 +101,7 @@ def hunt(
         judged_now=tally.programs - before,
         seconds=round(seconds, 1),
         stopped=stopped,
+        notes=notes,
     )
 
 

@@ -62,14 +62,14 @@ def hunt(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
             job_named(generator.prepare)()
     tally = Tally.of(directory.judged())
     repro = throwaway(Compiler("inductor"))
-    reason = ""
+    reason, notes = "", []
     with executor_for(repro, settings.jobs, stop.waiting) as executor:
         with warming_up(request, repro, stop):
             timeline.phase("warm")
         use_scratch(directory)
         if any(generator.needs_sources for generator in chosen_generators(settings.generators)):
             reporter.send(step="capturing the graphs of small nets")
-            _collect_sources(directory, settings, executor)
+            notes = _collect_sources(directory, settings, executor)
         stop.after(settings.seconds)
         began = time.monotonic()
         try:
@@ -77,16 +77,25 @@ def hunt(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         except SearchStopped as stopped:
             reason = str(stopped)
         seconds = time.monotonic() - began
-    return {"stopped": reason, "seconds": seconds}
+    return {"stopped": reason, "seconds": seconds, "notes": notes}
 
 
-def _collect_sources(directory: HuntDirectory, settings: HuntSettings, executor: Executor) -> None:
-    """Make the bundles from which some generators make programs, unless an earlier hunt has made them."""
-    if not directory.sources.exists():
-        payload = {"directory": str(directory.sources), "corpora": list(settings.corpora)}
-        executor.start(Task(_COLLECT, _NOTHING, payload, time_limit=_SECONDS_TO_COLLECT, local=True))
-        _, outcome = executor.wait()
-        raise_reported(outcome)
+def _collect_sources(directory: HuntDirectory, settings: HuntSettings, executor: Executor) -> list[str]:
+    """Make the bundles from which some generators make programs, unless an earlier hunt has made them.
+
+    Return what is missing among them.
+    """
+    if directory.sources.exists():
+        return []
+    payload = {
+        "directory": str(directory.sources),
+        "corpora": list(settings.corpora),
+        "trusted": list(settings.trusted),
+    }
+    executor.start(Task(_COLLECT, _NOTHING, payload, time_limit=_SECONDS_TO_COLLECT, local=True))
+    _, outcome = executor.wait()
+    raise_reported(outcome)
+    return list(outcome.result or ())
 
 
 @dataclass(eq=False)
