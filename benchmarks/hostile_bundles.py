@@ -25,25 +25,51 @@ from pathlib import Path
 
 import torchrepro
 
-VERBS = {
-    "show": ("show", "--all", "--graph", "--source"),
-    "check": ("check", "--time-limit", "120"),
-    "minify": ("minify", "--time-limit", "20", "--quiet"),
-    "locate": ("locate", "--time-limit", "20", "--quiet"),
-    "report": ("report", "--format", "html", "--output", "-", "--time-limit", "120"),
-    "page": ("report", "--no-run"),
-    "corpus": ("corpus", "add", "~/corpus"),
-}
-"""The commands, by a name for each; a page is a report in its default place, a file next to the bundle."""
-FOLLOWED = {
+_CORPUS = ("corpus", "add", "~/corpus", "BUNDLE")
+_PYTHON = ("--python", sys.executable)
+_FILES = ("--junit", "~/corpus/junit.xml", "--findings", "~/corpus/findings.json", "--github")
+VERBS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "show": (("show", "--all", "--graph", "--source", "BUNDLE"),),
+    "check": (("check", "--time-limit", "120", "BUNDLE"),),
+    "minify": (("minify", "--time-limit", "20", "--quiet", "BUNDLE"),),
+    "locate": (("locate", "--time-limit", "20", "--quiet", "BUNDLE"),),
+    "report": (("report", "--format", "html", "--output", "-", "--time-limit", "120", "BUNDLE"),),
+    "page": (("report", "--no-run", "BUNDLE"),),
+    "index": (_CORPUS, ("corpus", "list", "~/corpus"), ("corpus", "show", "~/corpus", "bundle")),
     "corpus": (
-        *("corpus", "run", "~/corpus", "--quiet", "--html", "~/corpus/page.html", "--time-limit", "120"),
-    )
+        _CORPUS,
+        (*("corpus", "run", "~/corpus", "--quiet", "--html", "~/corpus/page.html"), *_FILES),
+    ),
+    "ab": (_CORPUS, ("corpus", "ab", "~/corpus", *_PYTHON, *_PYTHON, "--diff-code", "--quiet")),
+    "export": tuple(
+        ("export", "--as", form, "--output", f"~/exported/{form}.py", "BUNDLE")
+        for form in ("fx_graph_runnable", "pytest", "unittest", "aoti")
+    ),
+    "probe": (
+        ("probe", "--only", "repeat,batch", "--save", "~/saved", "--seconds", "5", "BUNDLE"),
+        ("show", "~/saved/*"),
+    ),
+    "trace": (("report", "--no-run", "--trace", "--time-limit", "120", "BUNDLE"),),
+    "bisect": (("bisect", "--env", "TORCHINDUCTOR_FREEZING=0,1", "--time-limit", "120", "BUNDLE"),),
+    "hunt": (
+        _CORPUS,
+        (
+            *("hunt", "--out", "~/hunt", "--corpus", "~/corpus"),
+            *("--generators", "windows", "--programs", "8"),
+        ),
+    ),
+    "import": (("import", "--out", "~/imported", "ARTEFACT"), ("check", "--time-limit", "60", "~/imported")),
 }
-"""Commands that run after those above, without the bundle, if they have succeeded."""
-SECONDS = {"show": 60.0, "check": 280.0, "minify": 280.0, "locate": 280.0, "report": 280.0, "page": 60.0}
-SECONDS["corpus"] = 560.0  # two replays before something counts as fixed
+"""The commands, by a name for each; a page is a report in its default place, a file next to the bundle.
+
+Those after the first run even if it refuses the bundle, unless they need what it was to write.
+"""
+SECONDS = {"show": 60.0, "page": 60.0, "index": 90.0, "export": 120.0}
+SECONDS |= {"corpus": 560.0, "ab": 900.0, "bisect": 560.0}  # two replays before something counts as fixed
+_SECONDS = 280.0
 """How long a command may take: its own time limit, and the start of its processes on a busy machine."""
+GITHUB_COMMAND = re.compile(r"^\s*::(?!(?:error|warning) title=)|##\[", re.MULTILINE)
+"""What only a stranger would tell the runner; `corpus --github` prints annotations."""
 MISSING = "needs strace, with the right to trace"
 
 _CACHE = Path(__file__).resolve().parent.parent / ".cache" / "tests"
@@ -52,7 +78,10 @@ _TOOLS = re.compile(
     r"|openssl|uname|lscpu|ldconfig[\w.]*|objdump|nvidia-smi|bwrap|sh|git|which|file|strace"
 )
 """Programs that torch, inductor and the sandbox start by themselves, on any bundle."""
-_OURS = (".cache", ".triton", ".config", "bundle.minified", "bundle.located", "corpus")
+_OURS = (
+    *(".cache", ".triton", ".config", "bundle.minified", "bundle.located", "bundle.bisected", "corpus"),
+    *("exported", "saved", "hunt", "imported"),
+)
 """What the commands may leave in the home and working directory."""
 _ELSEWHERE = re.compile(
     r"/dev/(?:null|tty|shm/sem\.[\w-]+)|/proc/(?:self|\d+)/(?:task/\d+/)?\w+|/proc/sys/kernel/pid_max"
@@ -154,6 +183,26 @@ def _is_elsewhere(path: Path, allowed: tuple[Path, ...]) -> bool:
     return not _inside(path, allowed) and not _ELSEWHERE.fullmatch(str(path))
 
 
+def attacks_for(verb: str) -> tuple[str, ...]:
+    """Return the names of what a verb is given: hostile bundles, for `import` hostile artefacts."""
+    from tests.bundle.hostile import CORPUS
+    from tests.interchange.hostile_artefacts import HOSTILE
+
+    return tuple(HOSTILE if verb == "import" else CORPUS)
+
+
+def _planted(name: str, verb: str, scratch: Path, canary: Path) -> Path:
+    """Write a hostile bundle or artefact, and return where it is."""
+    from tests.bundle.hostile import CORPUS
+    from tests.interchange.hostile_artefacts import HOSTILE, plant_storage
+
+    if verb != "import":
+        return CORPUS[name](scratch / "bundle", canary)
+    plant_storage(scratch, canary)
+    (scratch / "repro.py").write_text(HOSTILE[name].replace("was-here", str(canary)))
+    return scratch / "repro.py"
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """What one verb did with one bundle."""
@@ -170,15 +219,13 @@ class Result:
 
 def run(name: str, verb: str, place: Path) -> Result:
     """Run a verb on a hostile bundle in an empty directory, and say what it did that it must not."""
-    from tests.bundle.hostile import CORPUS
-
     home, scratch, canary = place / "home", place / "scratch", place / "canary"
     for directory in (home, scratch, place / "tmp"):
         directory.mkdir()
     (home / "precious").write_text("years of work")
     _write_bytecode()
-    bundle, logs = CORPUS[name](scratch / "bundle", canary), [place / "log"]
-    if not traced(logs[0]):
+    given = _planted(name, verb, scratch, canary)
+    if not traced(place / "log"):
         raise RuntimeError(MISSING)
     cache = Path(os.environ.get("TORCHREPRO_CACHE_DIR", _CACHE))
     environ = {key: value for key, value in os.environ.items() if not key.startswith("XDG_")}
@@ -187,28 +234,29 @@ def run(name: str, verb: str, place: Path) -> Result:
         "TMPDIR": str(place / "tmp"),
         "COLUMNS": "80",
         "PYTHONDONTWRITEBYTECODE": "1",
+        "GITHUB_ACTIONS": "true",
     }
     environ |= {"TORCHREPRO_CACHE_DIR": str(cache), "TORCHREPRO_CONFIG_DIR": str(cache / "config")}
     began, found = time.monotonic(), []
+    code, err = None, ""
     try:
-        for words in filter(None, ((*VERBS[verb], str(bundle)), FOLLOWED.get(verb))):
+        for number, words in enumerate(VERBS[verb]):
+            named = _named(words, given, home)
+            if named is None:
+                continue
             done = subprocess.run(
-                [*traced(logs[-1]), sys.executable, "-m", "torchrepro"]
-                + [word.replace("~/", f"{home}/") for word in words],
+                [*traced(place / f"log {number}"), sys.executable, "-m", "torchrepro", *named],
                 capture_output=True,
                 text=True,
                 errors="surrogateescape",
                 cwd=home,
                 env=environ,
-                timeout=SECONDS[verb],
+                timeout=SECONDS.get(verb, _SECONDS),
             )
             code, err = done.returncode, done.stderr
             found += _violations_in(code, done.stdout, err)
-            if code != 0:
-                break
-            logs.append(place / "log of the next")
     except subprocess.TimeoutExpired:
-        code, err, found = None, "", [f"no end within {SECONDS[verb]:.0f} s"]
+        code, err, found = None, "", [f"no end within {SECONDS.get(verb, _SECONDS):.0f} s"]
     seconds = time.monotonic() - began
     if canary.exists():
         found.append("the canary is there: a command of the stranger ran")
@@ -218,9 +266,35 @@ def run(name: str, verb: str, place: Path) -> Result:
     found += [
         f"left in the home directory: {path}" for path in left if not path.startswith((*_OURS, "precious"))
     ]
-    for log in filter(Path.exists, logs):
+    if verb != "hunt":  # which signs programs of its own
+        found += [f"signed: {path}" for path in home.rglob("provenance.json") if _is_signed(path)]
+    for log in place.glob("log *"):
         found += dict.fromkeys(strange_in(log, (place, cache)))
     return Result(name, verb, tuple(found), round(seconds, 1), code, err.strip().rpartition("\n")[2])
+
+
+def _named(words: tuple[str, ...], given: Path, home: Path) -> list[str] | None:
+    """Return the words of a command with the paths in them; None where a file of them was not written."""
+    named = []
+    for word in words:
+        if word in ("BUNDLE", "ARTEFACT"):
+            named.append(str(given))
+        elif word.endswith("*"):
+            named += map(str, home.glob(word.removeprefix("~/")))
+        else:
+            named.append(word.replace("~/", f"{home}/"))
+    reads = words[0] in ("show", "check") and words[-1].startswith("~")
+    missing = reads and (len(named) != len(words) or not Path(named[-1]).exists())
+    lists = words[:2] in (("corpus", "list"), ("corpus", "show"), ("corpus", "run"), ("corpus", "ab"))
+    missing |= (lists or words[0] == "hunt") and not (home / "corpus").exists()
+    return None if missing else named
+
+
+def _is_signed(provenance: Path) -> bool:
+    try:
+        return bool(json.loads(provenance.read_bytes()).get("signature"))
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 @functools.cache
@@ -230,13 +304,15 @@ def _write_bytecode() -> None:
 
 
 def _violations_in(code: int, out: str, err: str) -> Iterator[str]:
-    if code not in (0, 1, 125):
+    if code not in (0, 1, 2, 125):  # 2: `check` on what `import` made fails otherwise
         yield f"exit code {code}"
     if code == 125 and not re.search(r"^(?:torchrepro|.*error)", err, re.MULTILINE):
         yield "no answer, and no line that says why"
     for word in ("Traceback", "bug of torchrepro"):
         if word in err:
             yield f"{word!r} on standard error: {err[-2000:]}"
+    if GITHUB_COMMAND.search(out + err):
+        yield "a command for GitHub's runner"
     if controls := set(out + err) & set("\x1b\x07\x9b\r"):
         yield f"control characters in what is shown: {controls}"
 
@@ -270,9 +346,8 @@ def main(say: Callable[[str], None] = print) -> int:
     options = parser.parse_args()
     os.environ.setdefault("TORCHREPRO_CONFIG_DIR", str(_CACHE / "config"))  # no key is made in the user's own
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    from tests.bundle.hostile import CORPUS
-
-    table = [(name, verb) for verb in options.verbs.split(",") for name in CORPUS if options.only in name]
+    verbs = options.verbs.split(",")
+    table = [(name, verb) for verb in verbs for name in attacks_for(verb) if options.only in name]
     if options.json and not options.resume:
         options.json.unlink(missing_ok=True)
     known = read(options.json) if options.json else {}

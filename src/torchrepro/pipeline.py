@@ -262,11 +262,13 @@ def minify_bundle(
 # Export: a bundle as a file for other tools; nothing is run.
 
 
-def export_bundle(bundle: Path, form: Form, output: Path | None = None) -> Exported:
+def export_bundle(
+    bundle: Path, form: Form, output: Path | None = None, *, trusted: tuple[str, ...] = ()
+) -> Exported:
     """Write a bundle, minimal where it was minified, for torch's tools, as a test, or for AOTInductor."""
     from torchrepro.interchange.export import export_bundle
 
-    return export_bundle(bundle, form, output)
+    return export_bundle(bundle, form, output, trusted=trusted)
 
 
 # Report: what is known of a bundle, for people.

@@ -84,7 +84,7 @@ def write_bucket(place: Path, name: str, gate: Gate, seeds: int = 1) -> BucketDi
     bucket.path.mkdir(parents=True)
     graph = torch.fx.symbolic_trace(lambda x: (x.sin(),))
     save_bundle(Repro(graph, (torch.ones(2),)), bucket.bundle, verdict=Verdict(Kind.MISMATCH, summary=name))
-    known = {"bucket": f"{name}-fingerprint", "seed": f"{name}-0", "directory": str(bucket.path)}
+    known = {"bucket": f"{name}_fingerprint", "seed": f"{name}-0", "directory": str(bucket.path)}
     told = Bucketed(**known, recognised=Recognised.NEW)
     bucket.finish(told)
     for number in range(1, seeds):

@@ -20,7 +20,7 @@ from torchrepro.engine.remote.messages import Blob
 from torchrepro.engine.remote.ray_cluster import ray_cluster
 from torchrepro.hunt import shares
 from torchrepro.hunt.directory import SORTED, About, HuntDirectory, Judged
-from torchrepro.hunt.hunt import Hunting, OtherTorch, hunt
+from torchrepro.hunt.hunt import Hunting, OtherTorch, Searched, hunt
 from torchrepro.hunt.settings import Hunted, HuntSettings
 from torchrepro.hunt.shares import Harvest, Share, hunt_in_shares, hunt_share, packed
 from torchrepro.nouns.errors import TorchReproError
@@ -44,7 +44,7 @@ class Here:
     def __init__(self) -> None:
         self.sorted: list[str] = []
 
-    def search(self, hunting: Hunting, settings: HuntSettings, on_message: Any = None) -> tuple[str, float]:
+    def search(self, hunting: Hunting, settings: HuntSettings, on_message: Any = None) -> Searched:
         assert settings.programs == 0
         directory = hunting.directory
         directory.belong_to("2.13.0", "aaaa", "python")
@@ -55,7 +55,7 @@ class Here:
             new = [each.seed for each in judged if each.fails and each.seed not in known]
             directory.append([Judged(seed, SORTED, bucket=f"bucket of {seed}") for seed in new])
             self.sorted += new
-        return "", 0.0
+        return Searched("", 0.0)
 
 
 @pytest.fixture

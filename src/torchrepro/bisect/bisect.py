@@ -18,6 +18,7 @@ from torchrepro.bisect.installers import Stopped, installer_for, stopping
 from torchrepro.bisect.runs import RECORDED, KeptRuns, Observation, Task, observe
 from torchrepro.bisect.search import Change, changes_in, next_places
 from torchrepro.bisect.series import Series, Wanted
+from torchrepro.bundle.archive import written_in_one_step
 from torchrepro.bundle.manifest import Manifest, devices_of
 from torchrepro.bundle.read import file_digest, read_manifest, require_complete
 from torchrepro.engine.generated_code import diff_of_code
@@ -82,7 +83,8 @@ def bisect(
     found = replace(found, notes=(*([elsewhere] if elsewhere else []), *found.notes))
     for number, change in enumerate(found.changes, start=1):
         if change.code:
-            (directory / f"change-{number}.diff").write_text(change.code + "\n", errors="replace")
+            with written_in_one_step(directory / f"change-{number}.diff") as file:
+                file.write(change.code + "\n")
     write_json(directory / "result.json", found.to_dict())
     return found
 

@@ -25,6 +25,7 @@ from torchrepro.cli import (
     run,
     show,
 )
+from torchrepro.cli.ci_output import break_commands
 from torchrepro.cli.options import CANNOT_BE_TESTED, INTERRUPTED
 from torchrepro.nouns import __version__
 
@@ -78,6 +79,7 @@ def _options(
 
 def main() -> None:
     """Entry point. A wrong flag exits with 125, "cannot be tested": 2 is a verdict of `check`."""
+    break_commands()
     try:
         result = app(standalone_mode=False)
         code = result if isinstance(result, int) else 0

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchrepro.cli.ci_output import stream_for_commands
 from torchrepro.cli.options import CANNOT_BE_TESTED
 from torchrepro.nouns.errors import TorchReproError, visible
 
@@ -97,7 +98,7 @@ def show_findings(survey: Survey, wanted: Wanted, began: float) -> int:
         with written_in_one_step(files.html) as file:
             file.write(page_of(survey.corpus, summary, buckets, survey.findings, diff_code=wanted.diff_code))
     if files.github:
-        stream = sys.stderr if wanted.json else sys.stdout
+        stream = stream_for_commands(sys.stderr if wanted.json else sys.stdout)
         outputs.write_github(summary, buckets, survey.findings, stream, os.environ)
     if files.baseline is not None and (files.update or files.update_all):
         commit = summary.interpreters[-1].commit

@@ -40,6 +40,15 @@ def export(
             show_default=False,
         ),
     ] = None,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--trust",
+            metavar="MODULE",
+            help="Write out a stranger's bundle as it is, with its code, modules, libraries and settings "
+            "(`bundle`, or what a refusal names); without this what it may run in the sandbox.",
+        ),
+    ] = None,
     json_: Json = False,
     traceback: Traceback = False,
 ) -> None:
@@ -51,7 +60,7 @@ def export(
     from torchrepro import pipeline
 
     with failures_as_lines(as_json=json_, show_traceback=traceback):
-        exported = pipeline.export_bundle(bundle, form, output)
+        exported = pipeline.export_bundle(bundle, form, output, trusted=tuple(trust or ()))
     if json_:
         files = [str(path) for path in exported.side_files]
         told = {"path": str(exported.script), "files": files, "as": form.value}

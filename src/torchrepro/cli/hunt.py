@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from torchrepro.cli.options import CANNOT_BE_TESTED, Json, On, Quiet, Traceback, failures_as_lines
+from torchrepro.cli.options import CANNOT_BE_TESTED, Json, On, Quiet, Traceback, Trust, failures_as_lines
 from torchrepro.nouns.errors import TorchReproError, visible
 from torchrepro.nouns.sections import counted
 
@@ -92,6 +92,7 @@ def hunt(
     ] = "",
     on: On = "",
     batch: Annotated[int, typer.Option("--batch", min=1, help="Programs in a compilation, at most.")] = 64,
+    trust: Trust = None,
     json_: Json = False,
     quiet: Quiet = False,
     traceback: Traceback = False,
@@ -119,6 +120,7 @@ def hunt(
             until_new=until_new,
             generators=tuple(filter(None, generators.split(","))),
             corpora=tuple(str(path.absolute()) for path in corpus or ()),
+            trusted=tuple(trust or ()),
             jobs=jobs,
             batch=batch,
         )
@@ -163,6 +165,7 @@ def _show(found: Hunted) -> None:
         f"this run: {found.judged_now:,} programs in {minutes:.1f} min ({found.judged_now / minutes:.0f}/min)"
         + (f"; {found.stopped}" if found.stopped else ""),
     ]
+    lines += [f"  note: {note}" for note in found.notes]
     for failure in found.failures:
         where = failure.bundle or f"not saved: {failure.not_saved}"
         lines += [f"{failure.seed}  {failure.bucket}  {failure.summary}".rstrip(), f"    {where}"]

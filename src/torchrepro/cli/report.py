@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -111,8 +112,9 @@ def report(
             print_lines(report_lines(contents))  # in colour
             return
         else:
-            sys.stdout.flush()
-            sys.stdout.buffer.write(rendered(contents, chosen).encode("utf-8", "replace"))
+            with suppress(AttributeError):  # what a test puts there has no encoding
+                sys.stdout.reconfigure(encoding="utf-8", errors="replace")  # type: ignore[union-attr]
+            print(rendered(contents, chosen), end="")
             return
     if json_:
         verdict = contents.verdict.kind.value if contents.verdict is not None else None

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from torchrepro.bundle.read import read_small_file
 from torchrepro.corpus.findings import Finding
 from torchrepro.corpus.index import Corpus
 
@@ -51,8 +52,13 @@ def sides_of(corpus: Corpus, finding: Finding) -> tuple[list[str], list[str]]:
 
 
 def _lines(corpus: Corpus, digest: str) -> list[str]:
-    path = corpus.code(digest)
-    return path.read_text(errors="replace").splitlines()[:_LONGEST] if digest and path.is_file() else []
+    if not digest.isalnum():  # of a replay in somebody else's corpus it may be a path
+        return []
+    try:
+        text = read_small_file(corpus.code(digest)).decode(errors="replace")
+    except OSError:
+        return []
+    return text.splitlines()[:_LONGEST]
 
 
 def two_columns(old: list[str], new: list[str]) -> Iterator[Row]:

@@ -37,8 +37,10 @@ from torchrepro.bundle.read import (
     read_manifest,
     read_small_file,
 )
+from torchrepro.corpus.database import decoded, open_index
 from torchrepro.engine.line_file import append_line, read_lines
 from torchrepro.engine.other_python import Replayed
+from torchrepro.engine.search.run_directory import refuse_link
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.report.bucket import Bucket, bucket_in
 from torchrepro.report.run_files import Surroundings, surroundings_of, verdict_in
@@ -46,19 +48,14 @@ from torchrepro.report.run_files import Surroundings, surroundings_of, verdict_i
 _LARGEST_MEMBER = 1 << 40
 _LONGEST_NAME = 200
 _ID = re.compile(r"[0-9a-f]{20}")
-_SECONDS_FOR_LOCK = 60.0
-_FORMAT = 2
-"""Of the tables: an index of another format is made again."""
-_TABLES = """
-CREATE TABLE IF NOT EXISTS bundles (
-    id TEXT PRIMARY KEY, name TEXT, bucket TEXT, signature TEXT, fails INTEGER, culprit TEXT,
-    torch TEXT, seconds REAL) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS by_bucket ON bundles (bucket);
-CREATE TABLE IF NOT EXISTS replays (
-    id TEXT PRIMARY KEY, bundle TEXT, run TEXT, side INTEGER, host TEXT, tools TEXT, torch TEXT, commit_ TEXT,
-    replayed TEXT, code TEXT, kept INTEGER);
-CREATE INDEX IF NOT EXISTS by_bundle ON replays (bundle, run, side);
-"""
+_INDEX = "index.sqlite"
+_OWN_NAMES = (
+    "bundles",
+    "code",
+    "runs",
+    *(f"{_INDEX}{suffix}" for suffix in ("", "-wal", "-shm", "-journal")),
+)
+_STRANGERS = "do not use this corpus: torchrepro makes no links in one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +99,8 @@ class Corpus:
         self.directory = directory
         self.notes: list[str] = []
         self._bundles = directory / "bundles"
+        for name in _OWN_NAMES:
+            refuse_link(directory / name, _STRANGERS)
         if not create:
             require_corpus(directory)
         try:
@@ -116,7 +115,7 @@ class Corpus:
                 f"{directory} cannot be a corpus: {exc.strerror or exc}",
                 next_step="name a directory that you may write to",
             ) from exc
-        self._path = directory / "index.sqlite"
+        self._path = directory / _INDEX
         self.database = self._opened()
 
     def __enter__(self) -> Corpus:
@@ -136,12 +135,12 @@ class Corpus:
         """
         around = surroundings_of(target)
         identity, bucket = content_digest(around.bundle), bucket_in(around)
-        known = self._read(self._bundles / identity)
+        known = self._read(self._home(identity))
         entry = known or _entry_of(identity, _name_of(around.bundle), around, bucket)
         new = self._copy_in(around.bundle, entry)
         if (bucket.graph or bucket.culprit) and bucket.fingerprint != entry.bucket:
             entry = replace(entry, bucket=bucket.fingerprint, culprit=bucket.culprit)
-            with written_in_one_step(self._bundles / identity / "entry.json") as file:
+            with written_in_one_step(self._home(identity) / "entry.json") as file:
                 file.write(_encoded(entry).decode())
             with self.database:
                 self.database.execute(
@@ -153,7 +152,7 @@ class Corpus:
     def remove(self, identity: str) -> Entry:
         """Remove a bundle, by its id or the beginning of it."""
         entry = self.entry(identity)
-        home = self._bundles / entry.id
+        home = self._home(entry.id)
         gone = self._bundles / f".{entry.id}.{new_run_id()}{PARTIAL_SUFFIX}"
         with suppress(FileNotFoundError):
             home.rename(gone)
@@ -185,7 +184,14 @@ class Corpus:
 
     def bundle(self, identity: str) -> Path:
         """Return where the bundle with an id is."""
-        return self._bundles / identity / "bundle"
+        return self._home(identity) / "bundle"
+
+    def _home(self, identity: str) -> Path:
+        """Return the directory of an id."""
+        if not _ID.fullmatch(identity):
+            raise TorchReproError(f"{identity!r} is no id of a bundle", next_step="do not use this corpus")
+        refuse_link(self._bundles / identity, _STRANGERS)
+        return self._bundles / identity
 
     def count(self) -> int:
         return int(self.database.execute("SELECT count(*) FROM bundles").fetchone()[0])
@@ -199,7 +205,7 @@ class Corpus:
             self._index_replay(done)
 
     def _replays_of(self, identity: str) -> Path:
-        return self._bundles / identity / "replays.jsonl"
+        return self._home(identity) / "replays.jsonl"
 
     def all_replays(self, identity: str) -> Iterator[Recorded]:
         """Yield all replays of a bundle, in the order in which they ended."""
@@ -211,7 +217,7 @@ class Corpus:
             "SELECT replayed FROM replays WHERE bundle = ? AND run = ? AND side = ? ORDER BY id",
             (bundle, run, side),
         )
-        return [msgspec.json.decode(row[0], type=Replayed) for row in rows]
+        return [decoded(row[0], Replayed) for row in rows]
 
     def keep_code(self, digest: str, text: str) -> None:
         """Keep generated code under its digest."""
@@ -231,7 +237,7 @@ class Corpus:
             for table in ("bundles", "replays"):
                 self.database.execute(f"DELETE FROM {table}")
             for home in self._bundles.iterdir():
-                entry = self._read(home) if _ID.fullmatch(home.name) else None
+                entry = self._read(home) if _is_home(home) else None
                 if entry is not None:
                     self._insert(entry)
                     for done in self.all_replays(entry.id):
@@ -246,7 +252,7 @@ class Corpus:
         require_corpus(other)
         new_bundles = new_replays = 0
         for source in sorted((other / "bundles").iterdir()):
-            entry = self._read(source) if _ID.fullmatch(source.name) and not source.is_symlink() else None
+            entry = self._read(source) if _is_home(source) else None
             if entry is None:
                 continue
             if not _is_intact(source / "bundle", entry.id):
@@ -265,7 +271,7 @@ class Corpus:
 
         A copy that is there and damaged is replaced.
         """
-        home = self._bundles / entry.id
+        home = self._home(entry.id)
         partial = self._bundles / f".{entry.id}.{new_run_id()}{PARTIAL_SUFFIX}"
         new = False
         try:
@@ -328,7 +334,7 @@ class Corpus:
     def _opened(self) -> sqlite3.Connection:
         fresh = not self._path.exists()
         try:
-            database = _connected(self._path)
+            database = open_index(self._path)
         except sqlite3.OperationalError as exc:
             raise TorchReproError(
                 f"cannot open {self._path}: {exc}",
@@ -339,7 +345,7 @@ class Corpus:
             for suffix in ("", "-wal", "-shm"):
                 with suppress(OSError):
                     os.replace(f"{self._path}{suffix}", f"{self._path}.damaged{suffix}")
-            database, fresh = _connected(self._path), True
+            database, fresh = open_index(self._path), True
         self.database = database
         if fresh:
             self.rebuild()
@@ -349,6 +355,10 @@ class Corpus:
 NAMED = "?1 != '' AND (substr(id, 1, length(?1)) = ?1 OR name = ?1 OR substr(bucket, 1, length(?1)) = ?1)"
 """Of SQL: a bundle with this id, name or bucket, or one that begins so."""
 _COLUMNS = "id, name, bucket, signature, fails, culprit, torch, seconds"
+
+
+def _is_home(path: Path) -> bool:
+    return _ID.fullmatch(path.name) is not None and not path.is_symlink()
 
 
 def require_corpus(directory: Path) -> None:
@@ -375,24 +385,6 @@ def _entry_of(identity: str, name: str, around: Surroundings, bucket: Bucket) ->
         manifest.environment.torch if manifest.environment else "",
         verdict.seconds if verdict is not None else 0.0,
     )
-
-
-def _connected(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path, timeout=_SECONDS_FOR_LOCK)
-    try:
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = NORMAL")
-        found = database.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if found != "ok":
-            raise sqlite3.DatabaseError(found)
-        tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if tables and database.execute("PRAGMA user_version").fetchone()[0] != _FORMAT:
-            raise sqlite3.DatabaseError("another version of torchrepro has written it")
-        database.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {_FORMAT}; COMMIT;")
-    except sqlite3.Error:
-        database.close()
-        raise
-    return database
 
 
 def content_digest(bundle: Path) -> str:

@@ -19,18 +19,12 @@ from pathlib import Path
 import msgspec
 
 from torchrepro.bundle.archive import new_run_id
+from torchrepro.corpus.database import decoded
 from torchrepro.corpus.findings import Outcome, outcome_of
 from torchrepro.corpus.index import Corpus, Entry, entry_of
-from torchrepro.engine.line_file import append_line, decode, read_lines
+from torchrepro.engine.line_file import append_line, read_lines
 from torchrepro.engine.other_python import Interpreter, Replayed
 from torchrepro.ranks.process import answers
-
-TABLES = """
-CREATE TABLE IF NOT EXISTS runs (
-    id TEXT PRIMARY KEY, run TEXT, resume TEXT, host TEXT, pid INTEGER, finished INTEGER) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS gates (
-    run TEXT, bundle TEXT, side INTEGER, code TEXT, PRIMARY KEY (run, bundle, side)) WITHOUT ROWID;
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +67,6 @@ class Runs:
         self._database = corpus.database
         self._directory = corpus.directory / "runs"
         self._directory.mkdir(exist_ok=True)
-        self._database.executescript(TABLES)
         if self._database.execute("SELECT count(*) FROM runs").fetchone()[0] == 0:
             for path in sorted(self._directory.glob("*.jsonl")):
                 self._index(path)
@@ -100,7 +93,7 @@ class Runs:
             ).fetchall()
             dead = [row[0] for row in rows if row[1] == pid or not answers(row[1])]
             if dead and not fresh:
-                run = decode(dead[-1], Run)
+                run = decoded(dead[-1], Run)
                 self._database.execute("UPDATE runs SET pid = ? WHERE id = ?", (pid, run.id))
                 return run, True
             run = Run(new_run_id(), interpreters, repeat, shard)
@@ -153,7 +146,7 @@ class Runs:
             outcomes = []
             for _, own in groupby(rows, key=lambda row: row[9]):
                 kept, texts = zip(*(row[11:] for row in own), strict=True)
-                replays = [decode(text, Replayed) for text in texts]
+                replays = [decoded(text, Replayed) for text in texts]
                 outcomes.append(outcome_of(replays, run.repeat, kept=any(kept)))
             known = tuple(each for each in outcomes if each is not None)
             if len(known) == len(run.interpreters):
@@ -168,7 +161,7 @@ class Runs:
     def latest(self) -> list[Run]:
         """Return the last run of the corpus; if it was of a shard, the last runs of the other shards too."""
         rows = self._database.execute("SELECT run FROM runs ORDER BY id DESC LIMIT 1000").fetchall()
-        runs = [decode(row[0], Run) for row in rows]
+        runs = [decoded(row[0], Run) for row in rows]
         found: dict[tuple[int, int], Run] = {}
         for run in runs:
             if run.key == runs[0].key:

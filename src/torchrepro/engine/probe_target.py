@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from torchrepro.bundle.archive import new_run_id
-from torchrepro.bundle.provenance import names_it_runs
+from torchrepro.bundle.manifest import Manifest
+from torchrepro.bundle.provenance import names_it_runs, standing_of
 from torchrepro.bundle.read import read_manifest, require_complete
 from torchrepro.engine.check_bundle import OnPhase, isolation_for
 from torchrepro.engine.compare_model import record_graphs, save_whole_call
@@ -102,7 +103,7 @@ class ProbedTarget:
 
     def _found(self, bundle: Path, probe: Probe) -> Found:
         manifest = read_manifest(bundle)
-        trusted = self.trusted if self.is_bundle else names_it_runs(manifest)
+        trusted = self._trusted(manifest)
         told: list[Probe] = []
 
         def take(message: Mapping[str, Any]) -> None:
@@ -120,14 +121,21 @@ class ProbedTarget:
                 verdict = Verdict(Kind.INVALID, summary=str(exc))
         return Found(bundle, verdict, told[-1] if told else probe)
 
+    def _trusted(self, manifest: Manifest) -> tuple[str, ...]:
+        """Return what the user trusts: in graphs of their own function all that these call."""
+        return self.trusted if self.is_bundle else names_it_runs(manifest)
+
     def _saved(self, found: Found) -> Path | None:
         if self.save_to is None:
             return None
         from torchrepro.bundle.load import load_verified
         from torchrepro.script.save_bundle import save_bundle
 
-        trusted = self.trusted if self.is_bundle else names_it_runs(read_manifest(found.bundle))
-        repro = load_verified(found.bundle, trusted=trusted)
+        # Saved anew, a stranger's stays a stranger's: it is not signed.
+        manifest = read_manifest(found.bundle)
+        standing = standing_of(found.bundle, manifest, self._trusted(manifest))
+        stranger = self.is_bundle and not standing.own
+        repro = load_verified(found.bundle, trusted=standing.trusted, stranger=stranger)
         # What fails without being varied is an ordinary failure, and crashes and hangs have no evidence.
         plain = found.verdict.kind in (Kind.MISMATCH, Kind.NON_FINITE, Kind.COMPILE_ERROR, Kind.RUN_ERROR)
         repro = replace(repro, probe=None if plain else found.probe, expected=Signature.of(found.verdict))

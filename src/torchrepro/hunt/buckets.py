@@ -23,11 +23,13 @@ from typing import TypeVar
 
 import msgspec
 
+from torchrepro.bundle.read import read_small_file
 from torchrepro.engine.search.run_directory import minified_beside, write_json
 from torchrepro.nouns.errors import TorchReproError
 
 Data = TypeVar("Data")
 _SEED = re.compile(r"[^\w.-]+")
+_FINGERPRINT = re.compile(r"\w{1,64}", re.ASCII)
 
 
 class Recognised(StrEnum):
@@ -106,7 +108,9 @@ class BucketDirectory:
     @property
     def about(self) -> Bucketed | None:
         """The answer about its first program; None while there is none."""
-        return read(self.path / "bucket.json", Bucketed)
+        found = read(self.path / "bucket.json", Bucketed)
+        # A report on somebody else's hunt names files after it.
+        return found if found is not None and _FINGERPRINT.fullmatch(found.bucket) else None
 
     def finish(self, bucketed: Bucketed) -> None:
         self.add(bucketed.seed, bucketed.recognised)
@@ -126,7 +130,7 @@ class BucketDirectory:
         """Return its programs in their order; a line that a killed process has not finished is ignored."""
         found: dict[str, Member] = {}
         try:
-            lines = (self.path / "seeds.jsonl").read_bytes().splitlines()
+            lines = read_small_file(self.path / "seeds.jsonl").splitlines()
         except OSError:
             return ()
         for line in lines:
@@ -149,14 +153,14 @@ def buckets_in(directory: Path) -> Iterator[BucketDirectory]:
         )
     for path in sorted(directory.iterdir()):
         found = BucketDirectory(path)
-        if path.is_dir() and found.about is not None:
+        if path.is_dir() and not path.is_symlink() and found.about is not None:
             yield found
 
 
 def read(path: Path, kind: type[Data]) -> Data | None:
     """Read what this module's functions wrote; None where it is missing or damaged."""
     try:
-        return _decoded(path.read_bytes(), kind)
+        return _decoded(read_small_file(path), kind)
     except OSError:
         return None
 

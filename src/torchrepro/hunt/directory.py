@@ -1,6 +1,6 @@
 """The directory of a hunt: what was judged, what failed, what it belongs to.
 
-    hunt.json         which hunt it is: its number, from which all seeds follow, and its torch
+    hunt.json         which hunt it is: its number, from which all seeds follow, its torch, its user's mark
     programs.jsonl    each program that was judged, a line: it is only appended to
     sources/          bundles from which some generators make programs
     failing/SEED/     each program that failed, as a bundle
@@ -23,6 +23,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from torchrepro.bundle.provenance import is_mark, mark_of
+from torchrepro.bundle.read import read_small_file
 from torchrepro.corpus.index import Corpus
 from torchrepro.engine.search.run_directory import Entry, RunDirectory, write_json
 from torchrepro.nouns.errors import TorchReproError
@@ -68,6 +70,8 @@ class About:
     commit: str = ""
     python: str = ""
     """The interpreter with that torch."""
+    mark: str = ""
+    """Of the user who hunts in this directory, for all of this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,11 @@ class HuntDirectory(RunDirectory):
     def number(self, wanted: int | None) -> int:
         """Return the number of the hunt: that of an earlier run here, unless another one is wanted."""
         known = self.known
+        if known is not None and not self.is_mine(known):
+            raise TorchReproError(
+                f"{self.path} is a hunt that was not begun here by you: it was sent, moved or copied",
+                next_step="choose a new directory with --out; torchrepro hunt report reads this one",
+            )
         foreign = [entry.name for entry in self.path.iterdir() if entry.name != "lock"]
         if known is None and foreign:
             raise TorchReproError(
@@ -94,14 +103,14 @@ class HuntDirectory(RunDirectory):
             )
         number = secrets.randbits(24) if known is None else int(known.seed, 16)
         number = number if wanted is None else wanted
-        write_json(self.about, msgspec.to_builtins(replace(known or About(""), seed=f"{number:x}")))
+        self.write(replace(known or About(""), seed=f"{number:x}"))
         return number
 
     @property
     def known(self) -> About | None:
         """Which hunt is in the directory; None if none was begun."""
         try:
-            about = msgspec.json.decode(self.about.read_bytes(), type=About)
+            about = msgspec.json.decode(read_small_file(self.about), type=About)
             int(about.seed, 16)
             return about
         except FileNotFoundError:
@@ -122,7 +131,19 @@ class HuntDirectory(RunDirectory):
                 f"and this is torch {torch} ({commit[:7]})",
                 next_step=f"choose another directory with --out, or continue it with --python {known.python}",
             )
-        write_json(self.about, msgspec.to_builtins(replace(known, torch=torch, commit=commit, python=python)))
+        self.write(replace(known, torch=torch, commit=commit, python=python))
+
+    def write(self, about: About) -> None:
+        """Say which hunt is in the directory, as its user."""
+        marked = replace(about, mark=mark_of("hunt", *self._marked_facts(about)))
+        write_json(self.about, msgspec.to_builtins(marked))
+
+    def is_mine(self, about: About) -> bool:
+        """Return whether this user has written this here."""
+        return is_mark(about.mark, "hunt", *self._marked_facts(about))
+
+    def _marked_facts(self, about: About) -> tuple[str, ...]:
+        return *self._place(), about.seed, about.torch, about.commit, about.python
 
     def append(self, judged: Iterable[Judged]) -> None:
         """Log programs, by one write: a line is there whole, or not at all unless the machine fails."""

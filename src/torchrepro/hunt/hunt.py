@@ -23,6 +23,7 @@ from torchrepro.engine.processes.fresh_process import (
     judged_in_isolation,
     raise_reported,
     result_in_isolation,
+    understood,
 )
 from torchrepro.engine.processes.limits import end_leftovers
 from torchrepro.engine.search.process import ONE_THREAD, SearchRequest, run_search
@@ -103,10 +104,21 @@ def hunt(
     with begin(out, settings or HuntSettings(), seed=seed, other=other, on_message=on_message) as hunting:
         began = time.monotonic()
         try:
-            stopped, seconds = hunting.search(hunting.settings, on_message)
+            searched = hunting.search(hunting.settings, on_message)
         except KeyboardInterrupt:
-            stopped, seconds = BY_USER, time.monotonic() - began
-        return hunting.hunted(stopped, seconds)
+            searched = Searched(BY_USER, time.monotonic() - began)
+        return hunting.hunted(searched)
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """How a search process ended."""
+
+    stopped: str
+    """Why it stopped early; empty if it did not."""
+    seconds: float
+    notes: tuple[str, ...] = ()
+    """What the sources of the programs lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +134,8 @@ class Hunting:
     environ: Mapping[str, str]
     judged_before: int
 
-    def search(
-        self, settings: HuntSettings, on_message: OnMessage = lambda message: None
-    ) -> tuple[str, float]:
-        """Hunt in the search process; return why it stopped early, or nothing, and the seconds it took."""
+    def search(self, settings: HuntSettings, on_message: OnMessage = lambda message: None) -> Searched:
+        """Hunt in the search process, and return how that ended."""
         request = SearchRequest(
             job="torchrepro.hunt.loop:hunt",
             bundle="",
@@ -142,11 +152,11 @@ class Hunting:
             if outcome.result is None:
                 died = f"the hunt's process died ({outcome.death}); the same command continues from there"
                 raise HarnessError(f"{died}\n{outcome.output_tail}")
-            return str(outcome.result["stopped"]), float(outcome.result["seconds"])
+            return understood(outcome.result, Searched, strict=False)
         finally:
             self.directory.clear()
 
-    def hunted(self, stopped: str, seconds: float) -> Hunted:
+    def hunted(self, searched: Searched) -> Hunted:
         """Return what is known now, of this hunt and those before in the directory."""
         tally = Tally.of(self.directory.judged())
         of_seed = {seed: bucket for bucket, seeds in tally.buckets.items() for seed in seeds}
@@ -169,8 +179,9 @@ class Hunting:
             ),
             buckets={bucket: tuple(seeds) for bucket, seeds in tally.buckets.items()},
             judged_now=tally.programs - self.judged_before,
-            seconds=round(seconds, 1),
-            stopped=stopped,
+            seconds=round(searched.seconds, 1),
+            stopped=searched.stopped,
+            notes=searched.notes,
         )
 
 

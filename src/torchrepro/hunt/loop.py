@@ -61,7 +61,7 @@ def hunt(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
     directory.belong_to(str(torch.__version__), str(torch.version.git_version or ""), sys.executable)
     tally = Tally.of(directory.judged())
     repro = throwaway(Compiler("inductor"))
-    reason = ""
+    reason, notes = "", list[str]()
     jobs = settings.jobs or usable_cores()
     threads = thread_share(jobs * settings.neighbours)
     with executor_for(repro, jobs, stop.waiting, threads=threads) as executor:
@@ -70,7 +70,7 @@ def hunt(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         use_scratch(directory)
         if any(generator.needs_sources for generator in chosen_generators(settings.generators)):
             reporter.send(step="capturing the graphs of small nets")
-            _collect_sources(directory, settings, executor)
+            notes = _collect_sources(directory, settings, executor)
         stop.after(settings.seconds)
         began = time.monotonic()
         try:
@@ -78,16 +78,25 @@ def hunt(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         except SearchStopped as stopped:
             reason = str(stopped)
         seconds = time.monotonic() - began
-    return {"stopped": reason, "seconds": seconds}
+    return {"stopped": reason, "seconds": seconds, "notes": notes}
 
 
-def _collect_sources(directory: HuntDirectory, settings: HuntSettings, executor: Executor) -> None:
-    """Make the bundles from which some generators make programs, unless an earlier hunt has made them."""
-    if not directory.sources.exists():
-        payload = {"directory": str(directory.sources), "corpora": list(settings.corpora)}
-        executor.start(Task(_COLLECT, _NOTHING, payload, time_limit=_SECONDS_TO_COLLECT, local=True))
-        _, outcome = executor.wait()
-        raise_reported(outcome)
+def _collect_sources(directory: HuntDirectory, settings: HuntSettings, executor: Executor) -> list[str]:
+    """Make the bundles from which some generators make programs, unless an earlier hunt has made them.
+
+    Return what is missing among them.
+    """
+    if directory.sources.exists():
+        return []
+    payload = {
+        "directory": str(directory.sources),
+        "corpora": list(settings.corpora),
+        "trusted": list(settings.trusted),
+    }
+    executor.start(Task(_COLLECT, _NOTHING, payload, time_limit=_SECONDS_TO_COLLECT, local=True))
+    _, outcome = executor.wait()
+    raise_reported(outcome)
+    return list(outcome.result or ())
 
 
 @dataclass(eq=False)

@@ -13,18 +13,18 @@ from typing import Any
 
 import msgspec
 
+from torchrepro.bundle.archive import written_in_one_step
 from torchrepro.engine.check_bundle import generate_code
 from torchrepro.engine.other_python import ask_interpreter
 from torchrepro.engine.processes.fork_safety import hide_devices
 from torchrepro.engine.processes.fresh_process import compiler_environment, result_in_isolation, understood
 from torchrepro.engine.processes.signals import die_with, handling, leave
-from torchrepro.engine.search.run_directory import write_json
+from torchrepro.engine.search.run_directory import refuse_link, write_json
 from torchrepro.hunt.buckets import BucketDirectory, Bucketed, Recognised, buckets_in, read
 from torchrepro.hunt.directory import HuntDirectory
 from torchrepro.hunt.filing import Gate, gate_of
 from torchrepro.hunt.hunt import process_of
 from torchrepro.nouns import __version__
-from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.sections import counted
 from torchrepro.report.collect import collect, measured
 from torchrepro.report.formats import Format, rendered
@@ -115,6 +115,7 @@ def report_on_hunt(
         entries.append(_Entry(bucket, about, gate, _told_of(bucket, about, run=run)))
     entries.sort(key=lambda entry: entry.order)
     issues = output.parent / f"{output.stem}.{ISSUES}"
+    refuse_link(issues, "choose another file with -o FILE")
     rows = tuple(_row(rank, entry, issues) for rank, entry in enumerate(entries, 1))
     report = HuntReport(directory.name, rows, str(output))
     _write(output, page_of(report))
@@ -125,8 +126,10 @@ def report_with_its_torch(
     directory: Path, output: Path, *, run: bool = True, on_phase: OnPhase = lambda phase: None
 ) -> HuntReport:
     """Do what `report_on_hunt` does with the interpreter that has hunted in the directory."""
-    known = HuntDirectory(directory.absolute()).known
-    python = known.python if known is not None else ""
+    hunted = HuntDirectory(directory.absolute())
+    known = hunted.known
+    # Somebody else's directory may name any program.
+    python = known.python if known is not None and hunted.is_mine(known) else ""
     if not python or Path(python) == Path(sys.executable):
         return report_on_hunt(directory, output, run=run, on_phase=on_phase)
     environ = compiler_environment()
@@ -231,10 +234,6 @@ def page_of(report: HuntReport) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8", "replace")
-    except OSError as exc:
-        raise TorchReproError(
-            f"cannot write {path}: {exc.strerror}", next_step="choose another file with -o FILE"
-        ) from exc
+    """Write a file; somebody else's hunt may have links of its name, and none is followed."""
+    with written_in_one_step(path, "choose another file with -o FILE") as file:
+        file.write(text)

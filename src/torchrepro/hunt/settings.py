@@ -25,6 +25,8 @@ class HuntSettings:
     """By name; empty: all."""
     corpora: tuple[str, ...] = ()
     """Directories of corpora whose bundles some generators start from; kept when the hunt begins."""
+    trusted: tuple[str, ...] = ()
+    """Makes bundles in them that are a stranger's the user's own: modules that they may call."""
     jobs: int | None = None
     """Processes at a time; None: one for each core."""
     neighbours: int = 1
@@ -65,6 +67,8 @@ class Hunted:
     seconds: float = 0.0
     """Of this run, after warming up."""
     stopped: str = ""
+    notes: tuple[str, ...] = ()
+    """What the sources of this run lack."""
 
     def to_dict(self) -> dict[str, object]:
         """Return plain data for JSON."""

@@ -28,9 +28,8 @@ from torchrepro.engine.processes.child import OnMessage
 from torchrepro.engine.processes.limits import end_leftovers, owned_directory, usable_cores
 from torchrepro.engine.remote.messages import Blob, require_versions, versions_here
 from torchrepro.engine.remote.relay import workers_of
-from torchrepro.engine.search.run_directory import write_json
 from torchrepro.hunt.directory import About, HuntDirectory, Judged, Tally
-from torchrepro.hunt.hunt import BY_USER, TIME_IS_UP, Hunting, OtherTorch, begin, hunt
+from torchrepro.hunt.hunt import BY_USER, TIME_IS_UP, Hunting, OtherTorch, Searched, begin, hunt
 from torchrepro.hunt.seeds import NewSeeds, generator_of
 from torchrepro.hunt.settings import Hunted, HuntSettings
 from torchrepro.nouns.errors import TorchReproError
@@ -74,8 +73,9 @@ def hunt_share(share: Share, sources: Blob) -> Harvest:
         directory.path.mkdir()
         try:
             require_versions(share.versions)
-            write_json(directory.about, msgspec.to_builtins(share.about))
+            directory.write(share.about)
             unpack(msgspec.msgpack.decode(sources.content, type=dict[str, bytes]), directory.sources)
+            _seal(directory.sources)
             hunt(directory.path, replace(share.settings, neighbours=usable_cores()), other=share.other)
         except TorchReproError as exc:
             raise TorchReproError(f"on {platform.node()}: {exc.fact}", next_step=exc.next_step) from exc
@@ -98,6 +98,12 @@ def unpack(files: Mapping[str, bytes], directory: Path) -> None:
         path.write_bytes(content)
 
 
+def _seal(directory: Path) -> None:
+    """Make the bundles in a directory the user's own on this machine: they come from another of theirs."""
+    for manifest in directory.rglob(MANIFEST):
+        seal_again(manifest.parent)
+
+
 def take(harvest: Harvest, directory: HuntDirectory) -> None:
     """Add what a share has found to a hunt. Its bundles are the user's own, as if judged here.
 
@@ -108,8 +114,7 @@ def take(harvest: Harvest, directory: HuntDirectory) -> None:
         partial = directory.failing / f".{program}.{new_run_id()}{PARTIAL_SUFFIX}"
         inside = {n.partition("/")[2]: c for n, c in harvest.files.items() if n.partition("/")[0] == program}
         unpack(inside, partial)
-        for manifest in partial.rglob(MANIFEST):
-            seal_again(manifest.parent)
+        _seal(partial)
         shutil.rmtree(directory.failing / program, ignore_errors=True)
         partial.rename(directory.failing / program)
     here = str(directory.failing)
@@ -140,10 +145,10 @@ def hunt_in_shares(
     """
     with begin(out, settings, seed=seed, other=other) as hunting:
         shared = _Shared(hunting, executor, on_message)
-        hunting.search(replace(hunting.settings, programs=0, sort_seconds=0), on_message)
+        prepared = hunting.search(replace(hunting.settings, programs=0, sort_seconds=0), on_message)
         began = time.monotonic()
         stopped = shared.run()
-        return hunting.hunted(stopped, time.monotonic() - began)
+        return hunting.hunted(Searched(stopped, time.monotonic() - began, prepared.notes))
 
 
 @dataclass(eq=False)

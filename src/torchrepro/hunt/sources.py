@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,12 +21,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from torchrepro.bundle.load import load_bundle
+from torchrepro.bundle.provenance import is_own
 from torchrepro.bundle.read import PARTIAL_SUFFIX
 from torchrepro.corpus.index import Corpus, copy_members
 from torchrepro.execute.compilers import compile_model
 from torchrepro.execute.record_graphs import record_graphs
 from torchrepro.judge.models import Phase
+from torchrepro.nouns.errors import TorchReproError, in_a_line
 from torchrepro.nouns.repro import Compiler, Repro
+from torchrepro.nouns.sections import counted
 from torchrepro.script.save_bundle import save_bundle
 from torchrepro.state.fake_run import silent_torch
 from torchrepro.torch_api import dynamo
@@ -37,18 +42,41 @@ _OPS = 4
 
 
 def collect_sources(_: Repro, payload: Mapping[str, Any], phase: Phase) -> list[str]:
-    """Save the graphs that capture makes of the nets, copy the bundles of corpora, return what went wrong."""
+    """Save the graphs that capture makes of the nets and the bundles of corpora; return what went wrong."""
     directory = Path(payload["directory"])
     partial_ = directory.with_name(f".{directory.name}{PARTIAL_SUFFIX}")
     shutil.rmtree(partial_, ignore_errors=True)
     partial_.mkdir()
     problems = _capture(partial_)
-    for corpus in map(Path, payload["corpora"]):
-        with Corpus(corpus) as opened:
-            for entry in opened.entries():
-                copy_members(opened.bundle(entry.id), partial_ / entry.id)
+    problems += take_bundles(map(Path, payload["corpora"]), partial_, tuple(payload["trusted"]))
     partial_.rename(directory)
     return problems
+
+
+def take_bundles(corpora: Iterable[Path], directory: Path, trusted: tuple[str, ...]) -> Iterator[str]:
+    """Copy the user's own bundles out of corpora, and a stranger's that are trusted; yield what is left out.
+
+    Programs are made of them and run without a sandbox, and those that fail are saved as the user's own.
+    """
+    strangers = 0
+    for corpus in corpora:
+        with Corpus(corpus) as opened:
+            for entry in opened.entries():
+                bundle, copy = opened.bundle(entry.id), directory / entry.id
+                try:
+                    if is_own(bundle):
+                        copy_members(bundle, copy)
+                    elif trusted:
+                        save_bundle(replace(load_bundle(bundle, trusted=trusted), stranger=False), copy)
+                    else:
+                        strangers += 1
+                except (TorchReproError, OSError) as exc:
+                    yield f"{entry.name}: {in_a_line(exc)}"
+    if strangers:
+        yield (
+            f"{counted(strangers, 'bundle')} of --corpus left out: not yours, and a hunt runs without the "
+            "sandbox (--trust bundle allows it, in a new --out)"
+        )
 
 
 def _capture(directory: Path) -> list[str]:

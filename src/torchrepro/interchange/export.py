@@ -1,13 +1,17 @@
 """Write a bundle as a file that other tools run: torch's tool for repros, pytest, unittest, AOTInductor.
 
 Nothing is run. The minimal repro is taken where the bundle was minified. Of a stranger's bundle the script is
-written anew from its data, because the text of its own may say anything, and the file says whose it is.
+written anew from what loading lets through (`bundle/load.py`), because all of its text may say anything, and
+the file says whose it is.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -25,6 +29,7 @@ from torchrepro.bundle.read import (
     VALUES,
     manifest_of,
     open_bundle_files,
+    read_manifest,
     require_complete,
     text_of,
 )
@@ -55,15 +60,24 @@ class Exported:
     stranger: bool
 
 
-def export_bundle(bundle: Path, form: Form, output: Path | None = None) -> Exported:
-    """Write a bundle, or the minimal one that `minify` made of it, in another form; existing files stay."""
+def export_bundle(
+    bundle: Path, form: Form, output: Path | None = None, *, trusted: tuple[str, ...] = ()
+) -> Exported:
+    """Write a bundle, or the minimal one that `minify` made of it, in another form; existing files stay.
+
+    If something is `trusted`, code, settings and environment variables of a stranger's bundle are written as
+    they are.
+    """
     around = surroundings_of(bundle)
     chosen = around.minimal if around.minimal is not None and around.minified is not None else around.bundle
     stranger = not is_own(chosen) or "minify" in around.claims
     target = output or Path(_file_name(around.bundle, form))
     if target.suffix != ".py":
         raise TorchReproError(f"{target} is no Python file", next_step="choose a name that ends with .py")
-    with open_bundle_files(chosen) as files:
+    with (
+        _loadable(chosen) if stranger and not trusted else nullcontext(chosen) as chosen_files,
+        open_bundle_files(chosen_files) as files,
+    ):
         manifest = manifest_of(files)
         require_complete(chosen, manifest)
         text = _written(
@@ -85,6 +99,20 @@ def export_bundle(bundle: Path, form: Form, output: Path | None = None) -> Expor
         text = text.replace('"""', f'"""{_STRANGERS}\n\n', 1)
     _write({target: text.encode(), **contents})
     return Exported(target, tuple(contents), chosen != around.bundle, stranger)
+
+
+@contextmanager
+def _loadable(bundle: Path) -> Iterator[Path]:
+    """Yield a copy of a stranger's bundle that has what loading lets through, and nothing else."""
+    from torchrepro.bundle.load import load_bundle
+    from torchrepro.script.save_bundle import bundle_members
+
+    seen = read_manifest(bundle)
+    with tempfile.TemporaryDirectory(prefix="torchrepro-export-") as directory, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is not applied is in the notes
+        members = bundle_members(load_bundle(bundle), verdict_in(seen.verdict))
+        manifest = msgspec.structs.replace(members.manifest, environment=seen.environment)
+        yield replace(members, manifest=manifest).write(Path(directory) / "bundle", sign=False)
 
 
 @dataclass(frozen=True, slots=True)

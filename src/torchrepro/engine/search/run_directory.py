@@ -236,9 +236,13 @@ class RunDirectory:
         return is_mark(former.mark, *self._facts(former.identity))
 
     def _facts(self, identity: Identity) -> tuple[str, ...]:
-        """Return what a mark stands for. The number of the directory's inode differs in every copy of it."""
+        """Return what a mark stands for."""
         told = json.dumps(msgspec.to_builtins(identity), sort_keys=True)
-        return "run directory", str(self.path.resolve()), str(self.path.stat().st_ino), told
+        return "run directory", *self._place(), told
+
+    def _place(self) -> tuple[str, str]:
+        """Return which directory it is. The number of its inode differs in every copy of it."""
+        return str(self.path.resolve()), str(self.path.stat().st_ino)
 
     def _move_aside(self) -> Path:
         """Move everything but what this run has put here to a new directory next to this one."""
@@ -285,7 +289,7 @@ def place_for(wanted: Path | None, preferred: Path) -> tuple[Path, str]:
     If the preferred one is not writable, use one of that name in the working directory and return a note.
     """
     if wanted is None:
-        _refuse_link(preferred)
+        refuse_link(preferred)
     if wanted is not None:
         make_directory(wanted, "choose another directory with --out")
         return wanted.absolute(), ""
@@ -294,14 +298,15 @@ def place_for(wanted: Path | None, preferred: Path) -> tuple[Path, str]:
         return preferred, ""
     except TorchReproError as exc:
         fallback = Path.cwd() / preferred.name
-        _refuse_link(fallback)
+        refuse_link(fallback)
         make_directory(fallback, "choose a directory that you may write to with --out")
         return fallback, f"{exc.fact}: using {fallback}"
 
 
-def _refuse_link(place: Path) -> None:
+def refuse_link(place: Path, next_step: str = "choose another directory with --out") -> None:
+    """Raise if a place to write to is a link: next to a stranger's files it may lead anywhere."""
     if place.is_symlink():
-        raise TorchReproError(f"{place} is a link", next_step="choose another directory with --out")
+        raise TorchReproError(f"{place} is a link", next_step=next_step)
 
 
 @contextmanager

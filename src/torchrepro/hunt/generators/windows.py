@@ -10,6 +10,7 @@ from random import Random
 import torch
 
 from torchrepro.bundle.load import load_verified
+from torchrepro.bundle.provenance import is_own
 from torchrepro.cut.record_values import Recording, observed_values
 from torchrepro.cut.subgraph import piece, without_symbols
 from torchrepro.cut.units import ambient_at, units_of
@@ -42,9 +43,11 @@ class Source:
 def source_at(bundle: Path) -> Source | None:
     """Return the graph of a bundle, recorded in this process; None if it cannot be.
 
-    That is so for a whole call of the user, for a graph with `vmap` inside, whose values cannot be kept, and
-    where eager raises.
+    That is so for a whole call of the user, for a graph with `vmap` inside, whose values cannot be kept,
+    where eager raises, and for a stranger's: its graph would run without the sandbox.
     """
+    if not is_own(bundle):
+        return None
     repro = without_symbols(load_verified(bundle))
     if repro.place is Place.BEFORE_CAPTURE or "functorch" in repro.graph.code:
         return None
