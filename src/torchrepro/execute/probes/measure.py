@@ -125,6 +125,8 @@ def peak_of(call: Callable[[], Any], device: str) -> int:
     return highest
 
 
+INSTRUCTIONS = "instructions"
+"""The unit of `Work` where the system counts them."""
 _PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
 _DISABLE, _ENABLE, _RESET = 0x2401, 0x2400, 0x2403
 _ATTRIBUTES = 112
@@ -135,7 +137,7 @@ class Work:
 
     def __init__(self) -> None:
         self._descriptor = _instruction_counter()
-        self.unit = "instructions" if self._descriptor is not None else "seconds of CPU time"
+        self.unit = INSTRUCTIONS if self._descriptor is not None else "seconds of CPU time"
 
     def of(self, call: Callable[[], Any]) -> float:
         """Return what a call takes."""

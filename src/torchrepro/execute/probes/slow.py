@@ -9,11 +9,9 @@ from torchrepro.execute.probes.context import Finding, ProbeContext
 from torchrepro.execute.probes.costs import baseline_of, finding_of
 from torchrepro.execute.probes.measure import interleaved, seconds_of
 from torchrepro.judge.clone import clone_inputs
+from torchrepro.nouns.probe import MORE
 from torchrepro.nouns.verdict import Kind
 
-_THRESHOLD = 1.5
-_OVERHEAD = 100e-6
-"""Seconds of a call that guards and wrappers may take: not what a kernel is to blame for."""
 _WARM_UP = 3
 
 
@@ -31,10 +29,9 @@ def probe_slow(context: ProbeContext) -> Finding:
         partial(_seconds, context, other),
         seconds=min(20.0, context.probe.seconds / 2),
     )
-    threshold = context.probe.threshold or _THRESHOLD
-    slower = ratio.exceeds(threshold, by=_OVERHEAD)
+    slower = ratio.exceeds(context.probe.granted, by=MORE[Kind.SLOW])
     least = f"at best {ratio.cost * 1e3:.3g} ms a call, {name} {ratio.baseline * 1e3:.3g}"
-    words = f"{ratio} the time of {name}: {least} (granted: {threshold:g} times)"
+    words = f"{ratio} the time of {name}: {least} (granted: {context.probe.granted:g} times)"
     return finding_of(context, verdict, words, fails=slower)
 
 
