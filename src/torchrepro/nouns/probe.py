@@ -41,11 +41,15 @@ FINDINGS = {
 
 COSTS = (Kind.SLOW, Kind.FAT, Kind.SLOW_COMPILE)
 """Those about time and memory: measured, where the others compare values."""
-MORE = {Kind.SLOW: 1e-4, Kind.FAT: 1 << 20, Kind.SLOW_COMPILE: 1.0}
+MORE = {Kind.SLOW: 1e-4, Kind.FAT: 1 << 20, Kind.SLOW_COMPILE: 0.2}
 """What a cost may be above its baseline however small that is: seconds of a call, bytes, seconds of CPU time.
 
 Guards and wrappers take some microseconds of each call, and nobody looks at less than a MiB.
 """
+FILLED = "filled"
+"""The variation of `repeat` in which new memory holds other bytes in each run."""
+FILL, FILLS = -6, (0x3F, 0x40, 0xBF, 0xC0, 0x41)
+"""Glibc's number of the option (`M_PERTURB` of mallopt(3)), and bytes that make usual numbers of floats."""
 TRACED = Compiler("aot_eager")
 """The baseline of the work of compiling: capture and AOT autograd, which every compilation passes through."""
 _GRANTED, _GRANTED_OVER_TRACED = 1.5, 20.0

@@ -30,7 +30,7 @@ from torchrepro.torch_api.names import INDUCTOR_CONFIG, REGISTER_GROUP
 from torchrepro.torch_api.operator_tables import TABLES, registration_line
 from torchrepro.user_code.settings import BACKEND, OPTIONS
 
-_STANDARD = ("copy", "io", "json", "math", "operator", "os", "sys")
+_STANDARD = ("copy", "ctypes", "io", "json", "math", "operator", "os", "sys")
 
 
 @dataclass(frozen=True, slots=True)
