@@ -27,6 +27,7 @@ def probe_slow(context: ProbeContext) -> Finding:
     ratio = interleaved(
         partial(_seconds, context, compiled),
         partial(_seconds, context, other),
+        granted=context.probe.granted,
         seconds=min(20.0, context.probe.seconds / 2),
     )
     slower = ratio.exceeds(context.probe.granted, by=MORE[Kind.SLOW])

@@ -36,7 +36,9 @@ def probe_slow_compile(context: ProbeContext) -> Finding:
         ratio = interleaved(
             lambda: work.of(partial(_compile, context, context.repro)),
             lambda: work.of(partial(_compile, context, other)),
-            seconds=context.probe.seconds / 2,
+            granted=context.probe.granted,
+            seconds=context.probe.seconds,
+            fewest=1,
             most=_PAIRS,
         )
         unit = work.unit
