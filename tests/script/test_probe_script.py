@@ -34,7 +34,7 @@ def script_of(kind: Kind, *tries: str, against: Compiler | None = None) -> str:
         (Kind.CACHE, "warm", ("fresh_cache():", "# fills the cache", "torch._dynamo.reset()")),
         (Kind.SLOW, "", ("min(repeat(", "max(1.5 * baseline, baseline + 0.0001)")),
         (Kind.FAT, "", ("peak(lambda: compiled(x))", "baseline + 1048576")),
-        (Kind.SLOW_COMPILE, "", ('work(backend="aot_eager")', "max(20 * baseline, baseline + 0.2)")),
+        (Kind.SLOW_COMPILE, "", ('work(backend="aot_eager")', "max(20 * baseline, baseline + 0.05)")),
     ],
 )
 def test_a_finding_is_written_in_plain_torch(kind: Kind, name: str, words: tuple[str, ...]) -> None:

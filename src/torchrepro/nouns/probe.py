@@ -41,7 +41,7 @@ FINDINGS = {
 
 COSTS = (Kind.SLOW, Kind.FAT, Kind.SLOW_COMPILE)
 """Those about time and memory: measured, where the others compare values."""
-MORE = {Kind.SLOW: 1e-4, Kind.FAT: 1 << 20, Kind.SLOW_COMPILE: 0.2}
+MORE = {Kind.SLOW: 1e-4, Kind.FAT: 1 << 20, Kind.SLOW_COMPILE: 0.05}
 """What a cost may be above its baseline however small that is: seconds of a call, bytes, seconds of CPU time.
 
 Guards and wrappers take some microseconds of each call, and nobody looks at less than a MiB.
