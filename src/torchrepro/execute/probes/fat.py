@@ -43,4 +43,4 @@ def _peak(context: ProbeContext, artefact: Artefact, device: str) -> int:
 
 
 def _shown(size: int) -> str:
-    return f"{size / (1 << 20):.3g} MiB"
+    return f"{size / (1 << 20):.3g} MiB" if size >= 1 << 20 else f"{size / (1 << 10):.3g} KiB"
