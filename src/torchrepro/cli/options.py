@@ -179,13 +179,13 @@ def takes_options_of(function: Callable[..., Any], *, before: str = "") -> Calla
     return decorate
 
 
-def parse_settings(texts: list[str]) -> dict[str, Any]:
-    """`name=value` pairs, the values as Python literals where they are ones, else as text."""
+def parse_settings(texts: list[str], flag: str = "--option") -> dict[str, Any]:
+    """Return the `name=value` pairs of a flag: Python literals as such, other values as text."""
     settings: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise TorchReproError(f"{text!r} is not a setting", next_step="write --option name=value")
+            raise TorchReproError(f"{text!r} is not a setting", next_step=f"write {flag} name=value")
         try:
             settings[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError):

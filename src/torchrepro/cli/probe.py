@@ -135,7 +135,7 @@ def _print_row(answer: ProbeAnswer) -> None:
 
 def _baseline(texts: list[str]) -> Compiler | None:
     """Return the compiler that `--against` describes."""
-    settings = parse_settings(texts)
+    settings = parse_settings(texts, "--against")
     if not settings:
         return None
     name, mode = settings.pop("backend", "inductor"), settings.pop("mode", None)

@@ -41,6 +41,18 @@ FINDINGS = {
 
 COSTS = (Kind.SLOW, Kind.FAT, Kind.SLOW_COMPILE)
 """Those about time and memory: measured, where the others compare values."""
+MORE = {Kind.SLOW: 1e-4, Kind.FAT: 1 << 20, Kind.SLOW_COMPILE: 0.05}
+"""What a cost may be above its baseline however small that is: seconds of a call, bytes, seconds of CPU time.
+
+Guards and wrappers take some microseconds of each call, and nobody looks at less than a MiB.
+"""
+FILLED = "filled"
+"""The variation of `repeat` in which new memory holds other bytes in each run."""
+FILL, FILLS = -6, (0x3F, 0x40, 0xBF, 0xC0, 0x41)
+"""Glibc's number of the option (`M_PERTURB` of mallopt(3)), and bytes that make usual numbers of floats."""
+TRACED = Compiler("aot_eager")
+"""The baseline of the work of compiling: capture and AOT autograd, which every compilation passes through."""
+_GRANTED, _GRANTED_OVER_TRACED = 1.5, 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +66,7 @@ class Probe:
     seconds: float = 60.0
     """No further variation is begun after this many seconds."""
     threshold: float | None = None
-    """How many times the cost of the baseline is granted; None: the probe's own number."""
+    """How many times the cost of the baseline is granted; None: the number of the probe."""
     against: Compiler | None = None
     """The baseline of a cost; None: eager, or for the time of compilation AOT autograd alone."""
 
@@ -71,6 +83,12 @@ class Probe:
         if kind in COSTS:
             return cls(kind, seconds=seconds, against=against, threshold=threshold)
         return cls(kind, seconds=seconds)
+
+    @property
+    def granted(self) -> float:
+        """How many times the cost of the baseline is no failure."""
+        traced = self.kind is Kind.SLOW_COMPILE and self.against is None
+        return self.threshold or (_GRANTED_OVER_TRACED if traced else _GRANTED)
 
     def __str__(self) -> str:
         return f"{self.kind}({', '.join(self.tries)})" if self.tries else self.kind.value

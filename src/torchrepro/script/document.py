@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,7 @@ from torchrepro.torch_api.names import INDUCTOR_CONFIG, REGISTER_GROUP
 from torchrepro.torch_api.operator_tables import TABLES, registration_line
 from torchrepro.user_code.settings import BACKEND, OPTIONS
 
-_STANDARD = ("copy", "io", "json", "math", "operator", "os", "sys")
+_STANDARD = ("copy", "ctypes", "io", "json", "math", "operator", "os", "sys")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +79,14 @@ def document(
 
 def _imports(modules: set[str]) -> list[str]:
     standard = sorted(f"import {name}" for name in modules if name in _STANDARD)
-    standard += ["from pathlib import Path"] if "Path" in modules else []
     from_ = sorted(name for name in modules if " " in name)
+    others = ["from pathlib import Path"] if "Path" in modules else []
+    others += [name for name in from_ if name.split()[1] in sys.stdlib_module_names]
+    standard += sorted(others)
     named = modules - {*_STANDARD, "Path", "F", *from_}
     functional = ["import torch.nn.functional as F"] if "F" in modules else []
     plain = sorted([*(f"import {name}" for name in named), *functional])
-    return [*standard, *([""] if standard else []), *plain, *from_]
+    return [*standard, *([""] if standard else []), *plain, *(name for name in from_ if name not in others)]
 
 
 def docstring(sentence: str, facts: Sequence[str]) -> list[str]:

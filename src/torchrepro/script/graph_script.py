@@ -64,6 +64,7 @@ class GraphScript:
     def __post_init__(self) -> None:
         self.inputs = Inputs(Surroundings(default_dtype=getattr(torch, self.repro.ambient.default_dtype)))
         self.modules: set[str] = set()
+        self.environ = dict(self.repro.ambient.environ)
         plain = self.written[1] if self.written else self.repro
         self.settings = parts.setting_lines(plain.ambient)
         repro = self.repro
@@ -80,7 +81,7 @@ class GraphScript:
         text = parts.document(
             parts.docstring(said, [parts.seen_with(repro)]),
             compiler=compiler,
-            environ=repro.ambient.environ,
+            environ=self.environ,
             modules=self.modules | ({"Path"} if self.inputs.kept else set()),
             settings=self.settings,
             definitions=[*(block for block in definitions if block), *functions],

@@ -2,27 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any
 
 import torch
 
-from torchrepro.nouns.probe import Probe
+from torchrepro.judge.compare import tensors_in
+from torchrepro.nouns.probe import COSTS, FILL, FILLED, FILLS, MORE, TRACED, Probe
+from torchrepro.nouns.repro import Compiler, Place
 from torchrepro.nouns.verdict import Kind
+from torchrepro.script import document as parts
 from torchrepro.script.assertions import assertion
 from torchrepro.script.expressions import Unwritable
 from torchrepro.script.graph_script import GraphScript, Part
 from torchrepro.script.layout import indented
-from torchrepro.state.other_sizes import resized_symbols, resized_together
+from torchrepro.state.fake_run import run_on_fakes
+from torchrepro.state.other_sizes import resized_symbols, resized_together, ways_to_cut
 from torchrepro.torch_api.inductor import CHOICES
-from torchrepro.torch_api.names import DYNAMO
+from torchrepro.torch_api.names import DYNAMO, INDUCTOR_CONFIG, INDUCTOR_UTILS
 
 _EXACTLY = "rtol=0, atol=0, equal_nan=True"
-_CALLS = 4
+_NO_CACHES = f"{INDUCTOR_CONFIG}.force_disable_caches = True"
+_PEAK = """\
+def peak(call):
+    \"\"\"Return the most bytes that tensors of a call take at a time.\"\"\"
+    call()
+    with torch.profiler.profile(profile_memory=True) as profile:
+        call()
+    with NamedTemporaryFile(suffix=".json") as file:
+        profile.export_chrome_trace(file.name)
+        events = json.load(file)["traceEvents"]
+    changes = sorted((e["ts"], e["args"]["Bytes"]) for e in events if e["name"] == "[memory]")
+    return max(accumulate(size for _, size in changes), default=0)"""
+_IMPORTS_OF_PEAK = ("itertools import accumulate", "tempfile import NamedTemporaryFile")
+_PEAK_ON_CUDA = """\
+def peak(call):
+    \"\"\"Return the most bytes that tensors of a call take at a time.\"\"\"
+    call()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before"""
+_WORK = """\
+def work(**options):
+    \"\"\"Return the seconds of CPU time that it takes to compile and to call once.\"\"\"
+    {dynamo}.reset()
+    {utilities}.clear_caches()
+    began = process_time()
+    {call}
+    return process_time() - began"""
 
 
 class ProbeScript(GraphScript):
-    """Writes a graph whose calls leave nothing behind; every other one is left to torchrepro itself."""
+    """Writes a graph whose calls leave nothing behind, or whose costs count; else torchrepro is needed."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._functions: list[list[str]] = []
 
     def _statements(self) -> Part:
         probe = self.repro.probe
@@ -31,16 +70,20 @@ class ProbeScript(GraphScript):
             Kind.SIZES: self._sizes,
             Kind.REPEAT: self._repeat,
             Kind.RECOMPILE: self._recompile,
+            Kind.BATCH: self._batch,
+            Kind.CACHE: self._cache,
             Kind.HOLD: self._hold,
             Kind.THREADS: self._threads,
             Kind.SLOW: self._slow,
+            Kind.FAT: self._fat,
+            Kind.SLOW_COMPILE: self._slow_compile,
         }
-        if probe.kind not in writers or not self.is_plain_call:
-            raise Unwritable(f"what the probe {probe.kind} has found")
+        if not (self.is_plain_call or probe.kind in COSTS):
+            raise Unwritable(f"what the probe {probe.kind} has found in a call that leaves something behind")
         call = self.call_of("compiled", self.arguments())
         before = [*self.made, *self.input_lines()]
         lines = writers[probe.kind](probe, call)
-        return [*before, *self.around(lines)], []
+        return [*before, *self.around(lines)], self._functions
 
     @property
     def _compiling(self) -> str:
@@ -63,7 +106,11 @@ class ProbeScript(GraphScript):
     def _repeat(self, probe: Probe, call: str) -> list[str]:
         check = f"torch.testing.assert_close({call}{self._result}, first, {_EXACTLY})"
         first = f"first = {call}{self._result}.clone()"
-        return [self._compiling, first, "for _ in range(6):", *indented([check])]
+        if FILLED not in probe.tries:
+            return [self._compiling, first, "for _ in range(6):", *indented([check])]
+        self.modules.add("ctypes")
+        filling = f"ctypes.CDLL(None).mallopt({FILL}, byte)  # M_PERTURB: fill memory that is handed out"
+        return [self._compiling, first, f"for byte in {FILLS!r}:", *indented([filling, check])]
 
     def _hold(self, probe: Probe, call: str) -> list[str]:
         others = ", ".join(
@@ -97,6 +144,7 @@ class ProbeScript(GraphScript):
         settings = CHOICES.get(probe.tries[0] if probe.tries else "", {})
         arguments = self.arguments()
         if not settings:
+            self.settings.append(_NO_CACHES)
             again = [call, f"{DYNAMO}.reset()", self._compiling]
             return [self._compiling, *again, *self._agrees(arguments)]
         if self.repro.compiler.options or self.repro.compiler.mode:
@@ -131,12 +179,87 @@ class ProbeScript(GraphScript):
             self.inputs.expression(name, value.detach()) if isinstance(value, torch.Tensor) else repr(value)
         )
 
-    def _slow(self, probe: Probe, call: str) -> list[str]:
+    def _batch(self, probe: Probe, call: str) -> list[str]:
+        """Cut the row in the first way that fits the shapes; in the last one, if that did not fail."""
+        sizes = (tensor.shape[0] for tensor in self._results() if tensor.dim())
+        size = next((size for size in sizes if size > 1), 0)
+        number = size - 1 if "last" in probe.tries else 0
+        ways = (row_of(number) for row_of in ways_to_cut(self.repro, size))
+        fitting = [row for row in ways if run_on_fakes(row, user_code=True).complete]
+        if not fitting:
+            raise Unwritable("how a row is cut out of the batch")
+        row = fitting[-1 if self.exact else 0]
+        names, lines = [], []
+        for (name, value), (_, cut) in zip(
+            self._named_inputs().items(), self._named_inputs(row.inputs).items(), strict=True
+        ):
+            names.append(name if value is cut else f"{name}_row")
+            if value is not cut:
+                is_row = isinstance(cut, torch.Tensor) and value.shape == (size, *cut.shape[1:])
+                text = f"{name}[{number}:{number + 1}].clone()" if is_row else self._expression(name, cut)
+                lines.append(f"{name}_row = {text}")
+        compiling = f"compiled = torch.compile({self.callee}{self._given_for(row.compiler)})"
+        return [*lines, compiling, *self._agrees(", ".join(names))]
+
+    def _results(self) -> list[torch.Tensor]:
+        return [tensor for _, tensor in tensors_in(self.traced.output)]
+
+    def _cache(self, probe: Probe, call: str) -> list[str]:
+        self.environ |= {"TORCHINDUCTOR_FX_GRAPH_CACHE": "1", "TORCHINDUCTOR_AUTOGRAD_CACHE": "1"}
+        self.modules.add(INDUCTOR_UTILS)
+        again = [f"{DYNAMO}.reset()", f"{INDUCTOR_UTILS}.clear_caches()", self._compiling]
+        inside = [self._compiling, f"{call}  # fills the cache", *again, *self._agrees(self.arguments())]
+        return [f"with {INDUCTOR_UTILS}.fresh_cache():", *indented(inside)]
+
+    # Costs.
+
+    def _given_for(self, compiler: Compiler) -> str:
+        return parts.compile_arguments(compiler, dynamic=bool(self.repro.symbols))
+
+    @cached_property
+    def _runs_backward(self) -> bool:
+        """Costs are those of backward too; where values are compared, the place of the difference tells."""
+        if self.repro.probe is None or self.repro.probe.kind not in COSTS:
+            return super()._runs_backward
+        if self.repro.place is Place.AFTER_AOT or self.repro.backward is False:
+            return False
+        return any(tensor.requires_grad for tensor in self._results())
+
+    def _both(self, probe: Probe) -> tuple[list[str], str, str]:
+        """Return the lines that compile, and the calls whose costs are compared."""
+        arguments, loss = self.arguments(), self.loss()
+        lines, baseline = [self._compiling], self.callee
         if probe.against is not None:
-            raise Unwritable("the time of two compilers")
+            given, baseline = self._given_for(probe.against), "other"
+            lines.append(f"other = torch.compile({self.callee}{given})")
+        return lines, *(f"{self.call_of(name, arguments)}{loss}" for name in ("compiled", baseline))
+
+    def _slow(self, probe: Probe, call: str) -> list[str]:
         self.modules.add("from timeit import repeat")
-        eager = self.call_of(self.callee, self.arguments())
-        threshold = probe.threshold or 1.5
-        times = f"min(repeat(lambda: {call}, number=1, repeat=50))"
-        eagers = f"min(repeat(lambda: {eager}, number=1, repeat=50))"
-        return [self._compiling, call, eager, f"assert {times} < {threshold:g} * {eagers}"]
+        compiling, compiled, baseline = self._both(probe)
+        times = (f"min(repeat(lambda: {each}, number=1, repeat=50))" for each in (compiled, baseline))
+        return [*compiling, compiled, baseline, *self._compared_costs(probe, times)]
+
+    def _fat(self, probe: Probe, call: str) -> list[str]:
+        compiling, *calls = self._both(probe)
+        on_cuda = any(tensor.is_cuda for _, tensor in tensors_in(self.repro.inputs))
+        if not on_cuda:
+            self.modules |= {"json", *(f"from {name}" for name in _IMPORTS_OF_PEAK)}
+        self._functions.append((_PEAK_ON_CUDA if on_cuda else _PEAK).splitlines())
+        return [*compiling, *self._compared_costs(probe, (f"peak(lambda: {each})" for each in calls))]
+
+    def _slow_compile(self, probe: Probe, call: str) -> list[str]:
+        self.modules |= {INDUCTOR_UTILS, "from time import process_time"}
+        self.settings.append(_NO_CACHES)
+        called = self.call_of(f"torch.compile({self.callee}, **options)", self.arguments())
+        body = _WORK.format(dynamo=DYNAMO, utilities=INDUCTOR_UTILS, call=f"{called}{self.loss()}")
+        self._functions.append(body.splitlines())
+        givens = (self._given, self._given_for(probe.against or TRACED))
+        works = (f"min(work({given.removeprefix(', ')}) for _ in range(3))" for given in givens)
+        return self._compared_costs(probe, works)
+
+    def _compared_costs(self, probe: Probe, costs: Iterable[str]) -> list[str]:
+        """Return the lines that measure both costs, and grant what the probe does."""
+        own, other = costs
+        granted = f"max({probe.granted:g} * baseline, baseline + {MORE[probe.kind]!r})"
+        return [f"cost = {own}", f"baseline = {other}", f"assert cost <= {granted}, (cost, baseline)"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import sympy
@@ -137,6 +138,60 @@ def of_sizes(note: Note | None, value: Any, sizes: Mapping[str, Any]) -> Any:
         shape = [_number(size, sizes) if isinstance(size, str) else size for size in note.shape]
         return resized(value, shape) if len(shape) == value.dim() else value
     return value
+
+
+Row = Callable[[int], Repro]
+"""Returns the repro of one row of the batch, by its number."""
+
+
+def ways_to_cut(repro: Repro, size: int) -> Iterator[Row]:
+    """Yield the ways to cut one row out of a batch of `size`; only eager can tell which keeps its meaning."""
+    yield from _by_symbol(repro, size) if repro.symbols else _by_size(repro, size)
+
+
+def _by_size(repro: Repro, size: int) -> Iterator[Row]:
+    """Yield ways to cut: in all inputs of that many rows but parameters, in those too, in the first alone."""
+    fitting = [
+        index
+        for index, value in enumerate(repro.inputs)
+        if isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == size
+    ]
+    data = [index for index in fitting if not isinstance(repro.inputs[index], torch.nn.Parameter)]
+    for batched in dict.fromkeys(frozenset(each) for each in (data, fitting, data[:1]) if each):
+        yield partial(_with_row, repro, batched)
+
+
+def _with_row(repro: Repro, batched: frozenset[int], number: int) -> Repro:
+    cut = (_cut(value, number) if index in batched else value for index, value in enumerate(repro.inputs))
+    return replace(repro, inputs=tuple(cut))
+
+
+def _cut(value: torch.Tensor, number: int) -> torch.Tensor:
+    return value.detach()[number : number + 1].clone().requires_grad_(value.requires_grad)
+
+
+def _by_symbol(repro: Repro, size: int) -> Iterator[Row]:
+    """Yield a way to cut for each symbol that is the number of rows wherever it occurs in a tensor."""
+    known = known_sizes(repro)
+    shapes = [note.shape for note in notes_of_inputs(repro) if isinstance(note, TensorNote)]
+    for name in (name for name, value in known.items() if value == size):
+        elsewhere = [text for shape in shapes for text in shape[1:] if name in symbols_in(text)]
+        first = [shape[0] for shape in shapes if shape and name in symbols_in(shape[0])]
+        if first and not elsewhere and all(text == name for text in first):
+            yield partial(_with_row_of_symbol, repro, name)
+
+
+def _with_row_of_symbol(repro: Repro, name: str, number: int) -> Repro:
+    """Return the repro of a row; it is captured again, because its sizes are symbols for more rows alone."""
+    sizes = {**known_sizes(repro), name: 1}
+    inputs = [
+        _cut(value, number)
+        if isinstance(note, TensorNote) and note.shape and note.shape[0] == name
+        else of_sizes(note, value, sizes)
+        for note, value in zip(notes_of_inputs(repro), repro.inputs, strict=False)
+    ]
+    compiler = replace(repro.compiler, recapture=True, dynamic=False)
+    return replace(repro, inputs=tuple(inputs), symbols=(), compiler=compiler)
 
 
 def _number(text: str, sizes: Mapping[str, Any]) -> int:

@@ -63,6 +63,8 @@ DRAW_AS_EAGER = "torch._inductor.config.fallback_random = True  # draw as eager 
 """The line of a script that makes inductor draw from eager's generators."""
 INDUCTOR_CONFIG = "torch._inductor.config"
 """Settings of inductor."""
+INDUCTOR_UTILS = "torch._inductor.utils"
+"""The module whose functions empty inductor's caches."""
 INDUCTOR = "torch._inductor"
 """The module that a script imports to compile ahead of time."""
 COMPILE_AHEAD = "torch._inductor.aoti_compile_and_package"

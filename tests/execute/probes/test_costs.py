@@ -59,8 +59,14 @@ def test_an_interval_that_reaches_below_the_threshold_is_no_alarm() -> None:
 
 def test_one_disturbed_pair_does_not_matter() -> None:
     costs = iter([1.0, 100.0, *[1.0] * 30])
-    ratio = interleaved(lambda: next(costs), lambda: 1.0, seconds=0.0)
+    ratio = interleaved(lambda: next(costs), lambda: 1.0, granted=1.5, seconds=0.0)
     assert (ratio.median, ratio.lowest) == (1.0, 1.0)
+
+
+def test_more_pairs_are_measured_where_it_may_fail() -> None:
+    few = interleaved(lambda: 0.5, lambda: 1.0, granted=1.5, seconds=9.0, most=30)
+    more = interleaved(lambda: 1.4, lambda: 1.0, granted=1.5, seconds=9.0, most=30)
+    assert (few.pairs, more.pairs) == (9, 30)
 
 
 def test_the_peak_is_what_is_alive_at_a_time() -> None:

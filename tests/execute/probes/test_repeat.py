@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
+import pytest
 import torch
 from probing import probed, repro_of
 
+from torchrepro.nouns.probe import FILLED
 from torchrepro.nouns.verdict import Kind
 
 
@@ -41,3 +45,16 @@ def test_a_compiler_that_is_told_to_be_deterministic_has_no_excuse() -> None:
     repro = repro_of(doubled, torch.randn(8), compiler="third_call")
     told = replace(repro, ambient=replace(repro.ambient, deterministic="warn"))
     assert probed(Kind.REPEAT, told).kind is Kind.REPEAT
+
+
+def test_memory_that_nothing_has_written_is_found_by_filling_it() -> None:
+    if not sys.platform.startswith("linux"):
+        pytest.skip("glibc alone fills memory on demand")
+    verdict = probed(Kind.REPEAT, repro_of(doubled, torch.randn(8), compiler="unwritten"), tries=(FILLED,))
+    assert verdict.kind is Kind.REPEAT, verdict
+    assert "other bytes in new memory" in verdict.summary
+
+
+def test_what_eager_reads_unwritten_too_is_no_failure() -> None:
+    model = repro_of(lambda x: (x, torch.empty_strided((4096,), (1,))[100:101].abs()), torch.randn(8))
+    assert not probed(Kind.REPEAT, model).fails

@@ -18,7 +18,7 @@ from torchrepro.torch_api.inductor import clear_caches, graph_cache_hits, graph_
 
 def probe_cache(context: ProbeContext) -> Finding:
     repro = context.repro
-    if repro.compiler.name != "inductor":
+    if not (_is_inductor(context) or ":" in repro.compiler.name or repro.compiler.function is not None):
         return context.not_asked("only inductor has these caches")
     if repro.place is Place.AFTER_CAPTURE and not repro.symbols:
         repro = replace(repro, compiler=replace(repro.compiler, recapture=True))
@@ -28,10 +28,18 @@ def probe_cache(context: ProbeContext) -> Finding:
         return captured.try_each(cold, [Trial("warm", lambda: _warm(captured), "from a warm cache")])
 
 
+def _is_inductor(context: ProbeContext) -> bool:
+    return context.repro.compiler.name == "inductor"
+
+
 def _warm(context: ProbeContext) -> Verdict | None:
-    """Return the verdict on what comes from the cache; None where the cache was not used."""
+    """Return the verdict on what comes from the cache; None where the cache was not used.
+
+    Inductor always uses it, if it does not raise before. Another compiler may call inductor.
+    """
     hits = graph_cache_hits()
     dynamo.reset()
     clear_caches()
     verdict = context.judge(context.artefact().subject(context.repro.inputs))
-    return verdict if graph_cache_hits() > hits or verdict.fails else None
+    used = graph_cache_hits() > hits or (_is_inductor(context) and verdict.fails)
+    return verdict if used else None

@@ -14,11 +14,8 @@ from torchrepro.execute.probes.costs import baseline_of, finding_of
 from torchrepro.execute.probes.measure import peak_of
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.judge.compare import tensors_in
+from torchrepro.nouns.probe import MORE
 from torchrepro.nouns.verdict import Kind
-
-_THRESHOLD = 1.5
-_EXCESS = 1 << 20
-"""Bytes below which a difference is not worth a look."""
 
 
 def probe_fat(context: ProbeContext) -> Finding:
@@ -32,9 +29,9 @@ def probe_fat(context: ProbeContext) -> Finding:
         return Finding(verdict, context.probe)
     context.phase("measure")
     peak, baseline = (_peak(context, artefact, device) for artefact in (compiled, other))
-    threshold = context.probe.threshold or _THRESHOLD
-    fatter = peak > threshold * baseline and peak - baseline > _EXCESS
-    words = f"{_shown(peak)} at a time, {name} {_shown(baseline)} (granted: {threshold:g} times)"
+    granted = context.probe.granted
+    fatter = peak > granted * baseline and peak - baseline > MORE[Kind.FAT]
+    words = f"{_shown(peak)} at a time, {name} {_shown(baseline)} (granted: {granted:g} times)"
     return finding_of(context, verdict, words, fails=fatter)
 
 
@@ -46,4 +43,4 @@ def _peak(context: ProbeContext, artefact: Artefact, device: str) -> int:
 
 
 def _shown(size: int) -> str:
-    return f"{size / (1 << 20):.3g} MiB"
+    return f"{size / (1 << 20):.3g} MiB" if size >= 1 << 20 else f"{size / (1 << 10):.3g} KiB"

@@ -30,6 +30,8 @@ from torchrepro.execute.judge_repro import synchronise
 _RESAMPLED = 1000
 _CONFIDENCE = 0.99
 _FEWEST, _MOST = 9, 101
+_CLEARLY = 1.5
+"""How many times further down the highest ratio must be for a few pairs to be enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +74,18 @@ def ratio_of(pairs: Sequence[tuple[float, float]]) -> Ratio:
 
 
 def interleaved(
-    measure: Callable[[], float], baseline: Callable[[], float], *, seconds: float, most: int = _MOST
+    measure: Callable[[], float],
+    baseline: Callable[[], float],
+    *,
+    granted: float,
+    seconds: float,
+    fewest: int = _FEWEST,
+    most: int = _MOST,
 ) -> Ratio:
-    """Measure both in turn, in alternating order, for about so many seconds; at least a few pairs."""
+    """Measure both in turn, in alternating order, for about so many seconds; at least a few pairs.
+
+    It is over as soon as the interval is far below what is granted: more pairs are for those that may fail.
+    """
     pairs: list[tuple[float, float]] = []
     until = time.monotonic() + seconds
     while len(pairs) < most and (len(pairs) < min(_FEWEST, most) or time.monotonic() < until):
@@ -83,6 +94,8 @@ def interleaved(
         else:
             own, other = measure(), baseline()
         pairs.append((own, other))
+        if len(pairs) == fewest and ratio_of(pairs).highest * _CLEARLY < granted:
+            break
     return ratio_of(pairs)
 
 
@@ -125,6 +138,8 @@ def peak_of(call: Callable[[], Any], device: str) -> int:
     return highest
 
 
+INSTRUCTIONS = "instructions"
+"""The unit of `Work` where the system counts them."""
 _PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
 _DISABLE, _ENABLE, _RESET = 0x2401, 0x2400, 0x2403
 _ATTRIBUTES = 112
@@ -135,7 +150,7 @@ class Work:
 
     def __init__(self) -> None:
         self._descriptor = _instruction_counter()
-        self.unit = "instructions" if self._descriptor is not None else "seconds of CPU time"
+        self.unit = INSTRUCTIONS if self._descriptor is not None else "seconds of CPU time"
 
     def of(self, call: Callable[[], Any]) -> float:
         """Return what a call takes."""

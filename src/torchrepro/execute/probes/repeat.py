@@ -1,23 +1,33 @@
-"""The same inputs, the same bits: one artefact is called again and again.
+"""The same inputs, the same bits: one artefact is called again and again, then with other bytes in memory.
 
 Atomic additions in parallel loops may end in any order. Torch documents that, and
 `torch.use_deterministic_algorithms` replaces them: what that setting makes equal, and what is no more than
 rounding, is no failure.
+
+A kernel that reads memory which nothing has written often finds the right values there, because a former
+result was in it. So the C library is told to fill what it hands out (glibc; elsewhere this is left out).
 """
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from torchrepro.execute.artefacts import Artefact
 from torchrepro.execute.probes.context import Finding, ProbeContext, Trial, giving, kept
+from torchrepro.judge.execute import Run
 from torchrepro.judge.models import Judged, Subject
 from torchrepro.judge.rule import Rule
+from torchrepro.nouns.probe import FILL, FILLED, FILLS
 from torchrepro.nouns.verdict import Verdict
 
-_RUNS = 6
+_AGAIN = "again"
+_RUNS = 1 + len(FILLS)
 
 
 def probe_repeat(context: ProbeContext) -> Finding:
@@ -25,26 +35,63 @@ def probe_repeat(context: ProbeContext) -> Finding:
     baseline = context.judge_baseline(artefact, judged)
     if not baseline.testable or baseline.fails:
         return Finding(baseline, context.probe)
-    repeated = _differing(context, artefact, judged)
-    if repeated is None:
-        return Finding(context.passed(f"the same bits in {_RUNS} runs", baseline.notes), context.probe)
+    asked = context.probe.tries or (_AGAIN, FILLED)
+    if _AGAIN in asked:
+        repeated = _differing(context, artefact, judged)
+        if repeated is not None:
+            return _answer(context, baseline, repeated, _AGAIN)
+    if FILLED in asked and _mallopt() is not None:
+        eager = context.artefact(compiles=False)
+        if _differing(context, eager, judged, side="eager", around=_filled_memory) is not None:
+            words = "in eager too, the result depends on memory that nothing has written"
+            return Finding(context.passed(words, baseline.notes), context.probe)
+        repeated = _differing(context, artefact, judged, around=_filled_memory)
+        if repeated is not None:
+            same = [repeated[0]] * 2  # with the same bytes, atomic additions would not differ each time
+            differ = all(_differing(context, artefact, judged, each, around=_filled_memory) for each in same)
+            return _answer(context, baseline, repeated, FILLED if differ else _AGAIN)
+    return Finding(context.passed(f"the same bits in {_RUNS} runs", baseline.notes), context.probe)
+
+
+def _answer(
+    context: ProbeContext, baseline: Verdict, repeated: tuple[int, Verdict, bool], name: str
+) -> Finding:
+    """Return a run that differs as a finding; as a pass where it is rounding that may differ."""
     number, verdict, rounding = repeated
-    if rounding:
-        if any("not bitwise deterministic" in note for note in baseline.notes):
-            return Finding(context.passed("as eager, it differs by rounding", baseline.notes), context.probe)
-        if _is_documented(context):
-            note = f"run {number} differs by rounding; torch.use_deterministic_algorithms makes it equal"
-            return Finding(context.passed(note, baseline.notes), context.probe)
-    found = context.found(verdict, Trial("again", lambda: None, f"run {number} differs from the first"))
-    return replace(found, probe=context.probe)
+    passed = ""
+    rounding &= name != FILLED
+    if rounding and any("not bitwise deterministic" in note for note in baseline.notes):
+        passed = "as eager, it differs by rounding"
+    elif rounding and _is_documented(context):
+        passed = f"run {number} differs by rounding; torch.use_deterministic_algorithms makes it equal"
+    if passed:
+        return Finding(context.passed(passed, baseline.notes), context.probe)
+    words = f"run {number} differs from the first" + (", with other bytes in new memory" * (name == FILLED))
+    return context.found(verdict, Trial(name, lambda: None, words))
 
 
-def _differing(context: ProbeContext, artefact: Artefact, judged: Judged) -> tuple[int, Verdict, bool] | None:
-    """Return the first run whose bits differ from the first one's, and whether the rule allows that."""
-    first, truth = kept(judged.runs["compiled"]), judged.runs.get("truth")
-    again = artefact.subject(context.repro.inputs).compiled
-    strictly = Subject(giving(first), again, lambda draws: (truth or first, ()))
-    for number in range(2, _RUNS + 1):
+def _differing(
+    context: ProbeContext,
+    artefact: Artefact,
+    judged: Judged,
+    only: int | None = None,
+    *,
+    side: str = "compiled",
+    around: Callable[[int], AbstractContextManager[None]] = nullcontext,
+) -> tuple[int, Verdict, bool] | None:
+    """Return the first run whose bits differ from the first one's, and whether the rule allows that.
+
+    `only`: the number of the one run to look at.
+    """
+    first, truth = kept(judged.runs[side]), judged.runs.get("truth")
+    repeated = artefact.subject(context.repro.inputs).compiled
+    for number in range(2, _RUNS + 1) if only is None else [only]:
+
+        def again(entered: AbstractContextManager[Any], number: int = number) -> Run:
+            with around(number):
+                return repeated(entered)
+
+        strictly = Subject(giving(first), again, lambda draws: (truth or first, ()))
         seen = Judged()
         verdict = context.judge(strictly, rule=Rule(strict=True), judged=seen)
         if verdict.fails:
@@ -72,3 +119,20 @@ def _is_documented(context: ProbeContext) -> bool:
         return not baseline.fails and "compiled" in judged.runs and not _differing(context, artefact, judged)
     finally:
         torch.set_deterministic_debug_mode(mode)
+
+
+@contextmanager
+def _filled_memory(number: int) -> Iterator[None]:
+    """Let the C library fill memory in the body, when it is handed out and when it is released."""
+    mallopt = _mallopt()
+    assert mallopt is not None, "the caller asks"
+    mallopt(FILL, FILLS[number - 2])
+    try:
+        yield
+    finally:
+        mallopt(FILL, 0)
+
+
+def _mallopt() -> Callable[[int, int], int] | None:
+    """Return the function of glibc that sets options of its allocator; None where there is none."""
+    return getattr(ctypes.CDLL(None), "mallopt", None)

@@ -12,21 +12,20 @@ from functools import partial
 
 from torchrepro.execute.probes.context import Finding, ProbeContext
 from torchrepro.execute.probes.costs import finding_of
-from torchrepro.execute.probes.measure import counted_work, interleaved
+from torchrepro.execute.probes.measure import INSTRUCTIONS, counted_work, interleaved
 from torchrepro.judge.clone import clone_inputs
-from torchrepro.nouns.repro import Compiler, Repro
+from torchrepro.nouns.probe import MORE, TRACED
+from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Kind
 from torchrepro.torch_api import dynamo
 from torchrepro.torch_api.inductor import clear_caches
 
-_TRACED = Compiler("aot_eager")
-_THRESHOLD, _THRESHOLD_OF_TRACED = 1.5, 20.0
-_EXCESS = {"instructions": 2e9, "seconds of CPU time": 1.0}
+_INSTRUCTIONS_PER_SECOND = 2e9
 _PAIRS = 3
 
 
 def probe_slow_compile(context: ProbeContext) -> Finding:
-    against = context.probe.against or _TRACED
+    against = context.probe.against or TRACED
     other = replace(context.repro, compiler=against)
     verdict = context.judge_baseline(context.artefact())
     if verdict.kind is not Kind.PASS:
@@ -37,14 +36,16 @@ def probe_slow_compile(context: ProbeContext) -> Finding:
         ratio = interleaved(
             lambda: work.of(partial(_compile, context, context.repro)),
             lambda: work.of(partial(_compile, context, other)),
-            seconds=context.probe.seconds / 2,
+            granted=context.probe.granted,
+            seconds=context.probe.seconds,
+            fewest=1,
             most=_PAIRS,
         )
         unit = work.unit
-    threshold = context.probe.threshold or (_THRESHOLD if context.probe.against else _THRESHOLD_OF_TRACED)
-    slower = ratio.exceeds(threshold, by=_EXCESS[unit])
+    per_second = _INSTRUCTIONS_PER_SECOND if unit == INSTRUCTIONS else 1.0
+    slower = ratio.exceeds(context.probe.granted, by=MORE[Kind.SLOW_COMPILE] * per_second)
     words = f"{ratio} the {unit} of {against}: {ratio.cost:.3g} to compile, {against} {ratio.baseline:.3g}"
-    return finding_of(context, verdict, f"{words} (granted: {threshold:g} times)", fails=slower)
+    return finding_of(context, verdict, f"{words} (granted: {context.probe.granted:g} times)", fails=slower)
 
 
 def _compile(context: ProbeContext, repro: Repro) -> None:
