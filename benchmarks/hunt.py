@@ -80,9 +80,11 @@ def _each(cost: Cost) -> float:
 
 def whole_hunt(minutes: float, out: Path, jobs: int, other: OtherTorch) -> None:
     """Hunt with all generators, and print what was found."""
+    before = _processor_seconds()
     found = hunt(out, HuntSettings(seconds=60 * minutes, jobs=jobs), other=other)
-    took = found.seconds / 60
-    print(f"{found.judged_now} programs in {took:.1f} min, {len(found.failures)} failures,", end=" ")
+    took, spent = found.seconds / 60, (_processor_seconds() - before) / 60
+    print(f"{found.judged_now} programs in {took:.1f} min ({spent:.1f} min of processor time),", end=" ")
+    print(f"{len(found.failures)} failures,", end=" ")
     print(f"{len(found.buckets)} buckets; kinds: {dict(found.kinds)}")
     buckets = list(buckets_in(HuntDirectory(Path(found.directory)).buckets))
     how = Counter(member.recognised.value for bucket in buckets for member in bucket.members())
