@@ -45,6 +45,8 @@ from torchrepro.report.run_files import Surroundings, surroundings_of, verdict_i
 
 _LARGEST_MEMBER = 1 << 40
 _LONGEST_NAME = 200
+_OF_MINIFY = ("minimal", "best")
+"""Bundles in the directory that `minify` made: the failing one next to it is what is added."""
 _ID = re.compile(r"[0-9a-f]{20}")
 _SECONDS_FOR_LOCK = 60.0
 _FORMAT = 2
@@ -349,6 +351,14 @@ class Corpus:
 NAMED = "?1 != '' AND (substr(id, 1, length(?1)) = ?1 OR name = ?1 OR substr(bucket, 1, length(?1)) = ?1)"
 """Of SQL: a bundle with this id, name or bucket, or one that begins so."""
 _COLUMNS = "id, name, bucket, signature, fails, culprit, torch, seconds"
+
+
+def bundles_at(path: Path) -> list[Path]:
+    """Return the bundles in a directory of bundles; any other path as it is, for `Corpus.add` to judge."""
+    if not path.is_dir() or (path / MANIFEST).exists():
+        return [path]
+    found = sorted(one.parent for one in path.glob(f"*/{MANIFEST}") if one.parent.name not in _OF_MINIFY)
+    return found or [path]
 
 
 def require_corpus(directory: Path) -> None:
