@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from corpora import FAILS, write_bundle
 
-from torchrepro.corpus.index import Corpus, Recorded, content_digest
+from torchrepro.corpus.index import Corpus, Recorded, bundles_at, content_digest
 from torchrepro.nouns.errors import TorchReproError
 
 ADD = "import sys; from pathlib import Path; from torchrepro.corpus.index import Corpus\n"
@@ -194,3 +194,12 @@ def test_a_damaged_bundle_of_another_corpus_does_not_stop_a_merge(tmp_path: Path
     with Corpus(tmp_path / "mine", create=True) as mine:
         assert mine.merge(tmp_path / "theirs") == (1, 0)
         assert len(mine.notes) == 2
+
+
+def test_a_directory_of_bundles_stands_for_them_and_one_of_minify_for_itself(tmp_path: Path, template: Path):
+    found = [write_bundle(tmp_path / "out" / name, number, template) for number, name in enumerate("ab")]
+    (tmp_path / "out" / "summary.json").touch()
+    write_bundle(tmp_path / "b.minified" / "minimal", 3, template)
+    assert bundles_at(tmp_path / "out") == found
+    for whole in (found[0], tmp_path / "b.minified", tmp_path / "missing", tmp_path):
+        assert bundles_at(whole) == [whole]

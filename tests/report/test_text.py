@@ -32,6 +32,16 @@ def test_columns_that_are_not_needed_go_first() -> None:
     assert "m" * 90 in shown(Section("graph", (wide,)), None)[-1], "a command does not wrap"
 
 
+def test_on_a_terminal_the_last_column_is_wrapped_and_a_path_in_it_stays_whole() -> None:
+    path = f"/{'p' * 60}"
+    table = Table.of(("status", "what was seen"), [("ok", "word " * 20), ("missing", path)])
+    lines = [line.text for line in lines_of_sections([Section("t", (table,))], None, columns=60)]
+    assert max(len(line) for line in lines if path not in line) <= 60
+    assert any(line.startswith(" " * 11 + "word") for line in lines)
+    assert sum(line.count("word") for line in lines) == 20
+    assert f"  missing  {path}" in lines
+
+
 def test_empty_columns_and_parts_are_left_out_and_what_is_not_shown_is_counted() -> None:
     table = Table.of(("a", "b"), [("1", ""), ("2", ""), ("3", "")], limit=2)
     assert table.head == ("a",)

@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,7 +66,11 @@ Github = Annotated[
 def add(
     corpus: Directory,
     bundle: Annotated[
-        list[Path], typer.Argument(metavar="BUNDLE", help="Bundles, or directories that `minify` made.")
+        list[Path],
+        typer.Argument(
+            metavar="BUNDLE",
+            help="Bundles, directories of them as `run` writes, or those that `minify` made.",
+        ),
     ],
     json_: Json = False,
     traceback: Traceback = False,
@@ -74,11 +79,11 @@ def add(
 
     Exit code: 0 all are in it, 125 some could not be read.
     """
-    from torchrepro.corpus.index import Corpus
+    from torchrepro.corpus.index import Corpus, bundles_at
 
     failed, added, is_new = [], [], not corpus.exists()
     with failures_as_lines(as_json=json_, show_traceback=traceback), Corpus(corpus, create=True) as opened:
-        for path in bundle:
+        for path in chain.from_iterable(map(bundles_at, bundle)):
             try:
                 entry, new = opened.add(path)
             except TorchReproError as exc:

@@ -47,6 +47,8 @@ from torchrepro.report.run_files import Surroundings, surroundings_of, verdict_i
 
 _LARGEST_MEMBER = 1 << 40
 _LONGEST_NAME = 200
+_OF_MINIFY = ("minimal", "best")
+"""Bundles in the directory that `minify` made: the failing one next to it is what is added."""
 _ID = re.compile(r"[0-9a-f]{20}")
 _INDEX = "index.sqlite"
 _OWN_NAMES = (
@@ -359,6 +361,14 @@ _COLUMNS = "id, name, bucket, signature, fails, culprit, torch, seconds"
 
 def _is_home(path: Path) -> bool:
     return _ID.fullmatch(path.name) is not None and not path.is_symlink()
+
+
+def bundles_at(path: Path) -> list[Path]:
+    """Return the bundles in a directory of bundles; any other path as it is, for `Corpus.add` to judge."""
+    if not path.is_dir() or (path / MANIFEST).exists():
+        return [path]
+    found = sorted(one.parent for one in path.glob(f"*/{MANIFEST}") if one.parent.name not in _OF_MINIFY)
+    return found or [path]
 
 
 def require_corpus(directory: Path) -> None:

@@ -1,4 +1,7 @@
-"""Sections as text: 80 columns for a report, unwrapped for the command line; no control characters."""
+"""Sections as text: 80 columns for a report, unwrapped for the command line; no control characters.
+
+On a terminal the last column of a table is wrapped to its width, which is where long texts are.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,15 @@ from torchrepro.nouns.errors import visible
 from torchrepro.nouns.sections import Code, Facts, Lines, Part, Section, Table
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from torchrepro.report.contents import Contents
 
 WIDTH = 80
 _NAME = 12
 _LOG_LINES = 12
+_NARROWEST = 24
+"""Columns of a terminal in which texts are wrapped; with less room they are left to the terminal."""
 _NUMBER = re.compile(r"(\d[\d,.]*(e[+-]?\d+)?%?|inf|nan|–)?")
 
 
@@ -40,29 +47,36 @@ def report_lines(contents: Contents) -> Iterator[Line]:
 
 
 def print_section(section: Section, file: TextIO | None = None) -> None:
-    """Print a result as a command does: in colour on a terminal, never wrapped (paths are copied)."""
-    print_lines(lines_of_sections([section], None), file)
-
-
-def print_lines(lines: Iterable[Line], file: TextIO | None = None) -> None:
+    """Print a result as a command does: in colour on a terminal, and wrapped in tables alone."""
     from rich.console import Console
 
     console = Console(highlight=False, file=file)
+    columns = console.width if console.is_terminal else None
+    print_lines(lines_of_sections([section], None, columns=columns), console=console)
+
+
+def print_lines(lines: Iterable[Line], *, console: Console | None = None) -> None:
+    if console is None:
+        from rich.console import Console
+
+        console = Console(highlight=False)
     for line in lines:
         console.print(line.text, style=line.style or None, markup=False, emoji=False, soft_wrap=True)
 
 
-def lines_of_sections(sections: Iterable[Section], width: int | None) -> Iterator[Line]:
-    """Yield the lines of sections, an empty line between two."""
+def lines_of_sections(
+    sections: Iterable[Section], width: int | None, *, columns: int | None = None
+) -> Iterator[Line]:
+    """Yield the lines of sections, an empty line between two; `columns` is the width of tables alone."""
     for number, section in enumerate(sections):
         if number:
             yield Line("")
         yield from _wrapped(section.title, width, style=section.tone.value)
         for part in section.parts:
-            yield from _part(part, width)
+            yield from _part(part, width, columns)
 
 
-def _part(part: Part, width: int | None) -> Iterator[Line]:
+def _part(part: Part, width: int | None, columns: int | None) -> Iterator[Line]:
     match part:
         case Facts(rows=rows):
             for name, value in rows:
@@ -72,7 +86,7 @@ def _part(part: Part, width: int | None) -> Iterator[Line]:
                 text = f"{label}: {line}" if label else line
                 yield from _wrapped(text, width, indent="  ", style="dim" if label == "note" else "")
         case Table():
-            yield from _table(part, width)
+            yield from _table(part, width, columns)
         case Code(text=text, language="text", title=title) if text:
             yield from _wrapped(title, width, indent="  ")
             for line in visible(text).splitlines()[-_LOG_LINES:]:
@@ -81,7 +95,7 @@ def _part(part: Part, width: int | None) -> Iterator[Line]:
             yield from (Line(line) for line in visible(text).rstrip("\n").split("\n"))
 
 
-def _table(table: Table, width: int | None) -> Iterator[Line]:
+def _table(table: Table, width: int | None, terminal: int | None) -> Iterator[Line]:
     """Yield aligned columns, numbers to the right; if rows do not fit, each becomes a sentence."""
     if not table.rows:
         return
@@ -101,7 +115,14 @@ def _table(table: Table, width: int | None) -> Iterator[Line]:
                 f"{cell:>{size}}" if is_number else f"{cell:<{size}}"
                 for cell, size, is_number in zip(row, sizes, right, strict=True)
             )
-            yield Line(_cut(mark + "  ".join(cells), width), style)
+            start = 2 + sum(sizes[:-1]) + 2 * (len(sizes) - 1)
+            text = mark + "  ".join(cells)
+            if terminal is None or len(text) <= terminal or terminal - start < _NARROWEST:
+                yield Line(_cut(text, width), style)
+                continue
+            wrapped = textwrap.wrap(row[-1], terminal - start, break_long_words=False, break_on_hyphens=False)
+            yield Line(text[:start] + wrapped[0], style)
+            yield from (Line(" " * start + rest, style) for rest in wrapped[1:])
         else:
             pairs = zip(rows[0][1:], row[1:], strict=True)
             named = ", ".join(f"{name} {cell}".strip() for name, cell in pairs if cell)
