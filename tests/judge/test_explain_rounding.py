@@ -48,7 +48,8 @@ KINKS = {
     "abs": Kink(torch.abs, 0.0, "abs|sgn"),
     "hardtanh": Kink(lambda x: F.hardtanh(x, 0.5, 2.0), 0.5, "hardtanh"),
     "hardshrink": Kink(F.hardshrink, 0.5, "hardshrink"),
-    "clamp": Kink(lambda x: (-x).clamp(min=0.0), 0.0, "clamp|clamp_min|ge"),
+    # From torch 2.15 on the gradient at the bound itself is 0: another side of it differs.
+    "clamp": Kink(lambda x: (-x).clamp(min=0.0) + x.clamp(min=0.0), 0.0, "clamp|clamp_min|ge|gt"),
     "clamp_tensor": Kink(lambda x: x.clamp(max=torch.full_like(x, 0.5)), 0.5, "clamp|clamp_max|le"),
     "maximum": Kink(lambda x: torch.maximum(x, torch.zeros_like(x)), 0.0, "maximum|ge|gt|lt|eq"),
     "round": Kink(torch.round, 0.5, "round"),
