@@ -96,6 +96,13 @@ def test_the_exit_code_is_the_programs(code: int, tmp_path: Path) -> None:
     assert run("leaves.py", cwd=tmp_path).returncode == code
 
 
+def test_who_wants_a_failure_minified_is_told_that_nothing_was_compiled(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text("print('plain')")
+    ended = run("--minify", "plain.py", cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (0, "plain\n")
+    assert ended.stderr == "torchrepro: nothing was compiled, so nothing was watched\n"
+
+
 def test_a_traceback_is_the_programs_own(tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text("def f():\n    raise ValueError('mine')\nf()\n")
     plain = subprocess.run(

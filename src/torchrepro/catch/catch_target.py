@@ -73,8 +73,7 @@ def _catch_in_program(file: Path, out: Path) -> tuple[Path, list[str]]:
     ended = _run_until_caught(file, out)
     if not ended.caught:
         raise DoesNotFail(
-            f"nothing failed in {file}: every compiled call agreed with eager "
-            f"(its exit code was {ended.exit_code})",
+            f"{file}: {ended.watched} (its exit code was {ended.exit_code})",
             next_step="run it where it fails, or see what torchrepro run can catch",
         )
     first, *others = ended.caught

@@ -10,6 +10,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from torchrepro.engine.processes.child import Outcome, signal_name
 from torchrepro.engine.processes.fresh_process import verdict_of
 from torchrepro.engine.search.run_directory import write_json
 from torchrepro.nouns.errors import BundleError, TorchReproError
+from torchrepro.nouns.sections import counted
 from torchrepro.nouns.verdict import Kind, Signature, Stage, Verdict, as_data
 from torchrepro.ranks.process import answers
 
@@ -131,6 +133,41 @@ def write_summary(directory: Path, run_id: str, **facts: Any) -> Path:
         other = elsewhere() / SUMMARY
         write_json(other, data)
         return other
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """How much of a program was watched."""
+
+    graphs: int = 0
+    checked: int = 0
+    """Calls that were compared with eager."""
+
+    def __str__(self) -> str:
+        if not self.graphs and not self.checked:
+            return "nothing was compiled, so nothing was watched"
+        graphs = f" in {counted(self.graphs, 'graph')}" if self.graphs else ""
+        checked = f"; {counted(self.checked, 'call')} compared with eager" if self.checked else ""
+        return f"nothing failed{graphs}{checked}"
+
+
+_WATCHED = ".watched"
+
+
+def leave_watched(directory: Path, run_id: str, watched: Watched) -> None:
+    """Leave for the launcher what this process has watched."""
+    write_json(directory / f".{run_id}.{os.getpid()}{_WATCHED}", asdict(watched))
+
+
+def take_watched(directory: Path, run_id: str) -> Watched:
+    """Return what all processes of a run have left, and remove it."""
+    graphs = checked = 0
+    for path in _of_run(directory, f".{run_id}.*{_WATCHED}"):
+        with suppress(OSError, msgspec.MsgspecError):
+            one = msgspec.json.decode(path.read_bytes(), type=Watched)
+            graphs, checked = graphs + one.graphs, checked + one.checked
+            path.unlink()
+    return Watched(graphs, checked)
 
 
 def _of_run(directory: Path, pattern: str) -> list[Path]:

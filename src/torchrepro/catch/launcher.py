@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -23,7 +23,16 @@ from types import FrameType
 from typing import TypeVar
 
 from torchrepro.catch.autoload import GROUP
-from torchrepro.catch.caught import Caught, Death, HangWatch, caught_in, finish_unfinished, write_summary
+from torchrepro.catch.caught import (
+    Caught,
+    Death,
+    HangWatch,
+    Watched,
+    caught_in,
+    finish_unfinished,
+    take_watched,
+    write_summary,
+)
 from torchrepro.catch.places import GO_ELSEWHERE, elsewhere, errno_of
 from torchrepro.catch.settings import LAUNCHED, TORCHS_OWN_TOOL, WatchSettings
 from torchrepro.engine.processes.signals import die_with, handling
@@ -48,6 +57,7 @@ class Ended:
     exit_code: int
     """As in `subprocess`: negative for a signal."""
     caught: tuple[Caught, ...]
+    watched: Watched
 
 
 def run_program(arguments: Sequence[str], settings: WatchSettings, *, hang_after: float = 20.0) -> Ended:
@@ -72,12 +82,13 @@ def run_program(arguments: Sequence[str], settings: WatchSettings, *, hang_after
         death = Death(child.pid, exit_code, interrupted=signals.interrupted)
         attempt("finish the bundles", partial(finish_unfinished, directory, run_id, death))
         seconds = round(time.monotonic() - started, 3)
-        facts = {"program": list(arguments), "exit_code": exit_code, "seconds": seconds}
+        watched = attempt("read what was watched", partial(take_watched, directory, run_id)) or Watched()
+        facts = {"program": list(arguments), "exit_code": exit_code, "seconds": seconds, **asdict(watched)}
         summary = attempt("write summary.json", partial(write_summary, directory, run_id, **facts))
         if summary is not None and summary.parent != directory:
             say(f"{directory} cannot be written to; the summary is {summary}")
         caught = attempt("list what was caught", partial(caught_in, directory, run_id))
-        return Ended(exit_code, tuple(caught or ()))
+        return Ended(exit_code, tuple(caught or ()), watched)
 
 
 def _directory_for(wanted: Path) -> Path:

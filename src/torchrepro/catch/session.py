@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.bundle.read import read_manifest
-from torchrepro.catch.caught import UNFINISHED, caught_in, closing_lines, write_summary
+from torchrepro.catch.caught import (
+    UNFINISHED,
+    Watched,
+    caught_in,
+    closing_lines,
+    leave_watched,
+    write_summary,
+)
 from torchrepro.catch.places import GO_ELSEWHERE, OUT_OF_DESCRIPTORS, Reserve, elsewhere, errno_of
 from torchrepro.catch.settings import LAUNCHED, WatchSettings
 from torchrepro.execute.record_graphs import Origins
@@ -131,6 +138,8 @@ class Session:
         self.checking_seconds = 0.0
         self.graphs = 0
         """How many graphs were watched so far: the same on ranks that do the same."""
+        self.checked = 0
+        """How many calls were compared with eager."""
         self.origins = Origins()
         self.kept: list[Path] = []
         self._seen: set[tuple[str, Signature]] = set()
@@ -151,6 +160,9 @@ class Session:
                 self.searched.wait()
             elif self._standby is not None:
                 self._standby.end()
+            if LAUNCHED in os.environ and (self.graphs or self.checked):
+                with suppress(OSError):  # the program's end does not depend on it
+                    leave_watched(self.directory, self.run_id, Watched(self.graphs, self.checked))
         self._clean_up()
 
     def continue_in(self, directory: Path) -> None:
@@ -361,6 +373,7 @@ class Sampler:
             if self._session.checking_seconds + self._last_cost > settings.budget * elapsed:
                 return False
         self._checked += 1
+        self._session.checked += 1
         return True
 
     def spent(self, seconds: float) -> None:

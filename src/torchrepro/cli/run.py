@@ -98,7 +98,7 @@ def run(
     from torchrepro.catch.caught import closing_lines
     from torchrepro.catch.launcher import leave_like, run_program
     from torchrepro.catch.settings import WatchSettings, torch_aliases
-    from torchrepro.nouns.errors import TorchReproError
+    from torchrepro.nouns.errors import TorchReproError, say
 
     with failures_as_lines(as_json=False, show_traceback=traceback):
         arguments = ["-m", module, *(program or [])] if module else list(program or [])
@@ -131,6 +131,8 @@ def run(
     with suppress(OSError, ValueError):  # standard error may be a file on the full disk, or closed
         for line in closing_lines(ended.caught):
             print(line, file=sys.stderr)
+        if not ended.caught and (settings.minify or settings.locate):
+            say(str(ended.watched))
         complete = [caught.path for caught in ended.caught if not caught.missing]
         for bundle in complete[:1]:
             _search(bundle, settings, show_traceback=traceback)
