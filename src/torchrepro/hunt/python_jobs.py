@@ -1,7 +1,8 @@
 """Jobs of a hunt for programs that are Python: judged between captures, reduced, saved as a whole call.
 
 They take and return what those in `hunt/jobs.py` do, and may be told not to `reduce`. A program is judged
-alone in any case; what fails is judged again, because reducing it takes a process and a time limit of its own.
+alone in any case; what fails is judged again, because reducing it takes a process and a time limit of its
+own.
 """
 
 from __future__ import annotations
