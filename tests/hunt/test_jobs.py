@@ -90,6 +90,19 @@ def test_programs_that_say_nothing_about_a_compiler_are_left_out() -> None:
     assert "capture breaks the graph" in why(lambda x: (torch.nonzero(x),), torch.ones(2))
 
 
+def test_a_program_that_writes_to_memory_which_elements_share_says_nothing() -> None:
+    """Eager's batch norm writes its running statistics without looking at their strides."""
+
+    def normalised(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> tuple[torch.Tensor]:
+        return (torch.nn.functional.batch_norm(x, mean, var, training=True),)
+
+    graph, x, one = torch.fx.symbolic_trace(normalised), torch.randn(4, 3), torch.ones(1).expand(3)
+    assert why_no_program(Repro(graph, (x, torch.zeros(3), torch.ones(3)))) == ""
+    assert "elements share" in why_no_program(Repro(graph, (x, torch.zeros(3), one)))
+    assert why_no_program(Repro(graph, (x[:1].expand(4, 3) + x, torch.zeros(3), torch.ones(3)))) == ""
+    assert why_no_program(Repro(torch.fx.symbolic_trace(lambda x: (x + 1,)), (one,))) == ""
+
+
 def test_a_generator_is_a_row_and_a_kind_of_verdict_says_whether_a_program_fails() -> None:
     assert Generator("test", f"{__name__}:generate", 1, "for a test").jobs == "torchrepro.hunt.jobs"
     assert Judged("test-1", "mismatch").fails

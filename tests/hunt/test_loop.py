@@ -21,12 +21,13 @@ class Children:
 
     workers = 1
 
-    def __init__(self, passes: str = "", bundle: str = "") -> None:
+    def __init__(self, passes: str = "", bundle: str = "", late: bool = False) -> None:
         self.reduced: list[str] = []
         self.done: list[str] = []
         self._bundle = bundle
         self._tasks: deque[Task] = deque()
         self._passes = passes
+        self._late = late
 
     def start(self, task: Task) -> None:
         self._tasks.append(task)
@@ -40,6 +41,8 @@ class Children:
         seeds = task.payload["seeds"]
         if task.payload["alone"]:
             self.reduced += seeds
+            if self._late and task.payload.get("reduce", True):
+                return task, Outcome(phase="reduce", timed_out=True)
             kind = "pass" if seeds[0] == self._passes else "mismatch"
             signature = f"reduced {self._way(seeds[0])}"
             judged = [Judged(seeds[0], kind, signature=signature, bundle=self._bundle)]
@@ -85,6 +88,14 @@ def test_where_the_first_of_them_passes_alone_the_others_are_judged_alone(direct
     assert sorted(seed[-1] for seed in children.reduced) == ["0", "1", "2", "4", "6"]
     assert tally.programs == 8
     assert len(tally.failures) == 7
+
+
+def test_a_reduction_that_takes_too_long_is_no_hang_of_the_compiler(directory: Path) -> None:
+    children = Children(late=True)
+    tally = hunted(directory, children)
+    assert [seed[-1] for seed in children.reduced] == ["0", "1", "0", "1"]
+    assert {failure.kind for failure in tally.failures.values()} == {"mismatch"}
+    assert len(tally.failures) == 8
 
 
 def test_a_single_worker_does_not_sort_all_the_time(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,13 +13,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torchrepro.engine.check_bundle import check_bundle
+from torchrepro.hunt import python_jobs
 from torchrepro.hunt.generators.python_programs import PythonProgram, generate
 from torchrepro.hunt.generators.python_world import HARNESS
-from torchrepro.hunt.judge_programs import effects, judge_program, judge_programs, save_program
+from torchrepro.hunt.judge_programs import (
+    ProgramVerdict,
+    effects,
+    judge_program,
+    judge_programs,
+    save_program,
+)
 from torchrepro.hunt.python_jobs import judge
 from torchrepro.hunt.reduce_source import reduce_failure, reduce_program
 from torchrepro.judge.models import Phases
-from torchrepro.nouns.verdict import Kind, Stage
+from torchrepro.nouns.verdict import Kind, Stage, Verdict
 
 SEEDS = st.integers(0, 1 << 32)
 FAST = settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
@@ -132,6 +139,34 @@ def test_a_hunt_is_told_what_became_of_each_seed() -> None:
     told = judge(None, payload, Phases())  # type: ignore[arg-type]
     assert [entry["seed"] for entry in told] == payload["seeds"]
     assert {entry["kind"] for entry in told} <= {"pass", "suspect"}
+
+
+def test_what_comes_after_the_verdict_is_not_compiling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is killed while it compiles has met a hang; one that reduces or saves has not."""
+    failing = ProgramVerdict(program("return x"), Verdict(Kind.MISMATCH), "dynamo")
+
+    def judged(made: PythonProgram, phase: Phases) -> ProgramVerdict:
+        phase("compile")
+        return failing
+
+    doing = {}
+    phases = Phases()
+    monkeypatch.setattr(python_jobs, "judge_program", judged)
+    for name, answer in (("reduce_failure", failing), ("save_program", tmp_path)):
+
+        def done(*_: Any, name: str = name, answer: Any = answer, **__: Any) -> Any:
+            doing[name] = phases.last
+            return answer
+
+        monkeypatch.setattr(python_jobs, name, done)
+    payload = {"seeds": ["python-1"], "alone": True, "sources": [], "bundle": str(tmp_path)}
+    judge(None, payload, phases)  # type: ignore[arg-type]
+    assert doing == {"reduce_failure": "reduce", "save_program": "reduce"}
+    doing.clear()
+    judge(None, {**payload, "reduce": False}, phases)  # type: ignore[arg-type]
+    assert doing == {"save_program": "save"}
 
 
 @pytest.mark.slow

@@ -165,7 +165,14 @@ def test_a_machine_with_other_versions_says_so(tmp_path: Path) -> None:
 
 # With real processes: the same programs here and elsewhere.
 
-REAL = HuntSettings(programs=48, batch=16, sort_seconds=0)
+REAL = HuntSettings(
+    seeds=tuple(
+        f"{name}-8b6f19{number:06x}" for name in ("operators", "windows") for number in range(92, 102)
+    ),
+    batch=10,
+    sort_seconds=0,
+)
+"""One of these, a `std` of very large numbers, fails with torch 2.13."""
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +197,7 @@ def test_the_same_programs_fail_elsewhere(executor: Executor, found_here: Hunted
     assert (found.programs, found.kinds) == (found_here.programs, found_here.kinds)
     told = {failure.seed: failure.signature for failure in found.failures}
     assert told == {failure.seed: failure.signature for failure in found_here.failures}
-    assert told
+    assert told or not torch.__version__.startswith("2.13.")
     for failure in found.failures:
         assert is_own(Path(failure.bundle))
         assert Path(failure.bundle).is_relative_to(tmp_path)

@@ -36,6 +36,8 @@ SUSPECT = "suspect"
 """It failed in the company of others, and is judged again alone."""
 NOT_JUDGED = "not_judged"
 """torchrepro itself failed."""
+REDUCING = "reduce"
+"""The phase of a job that reduces a program and saves it."""
 SORTED = "sorted"
 """A failure got its bucket."""
 

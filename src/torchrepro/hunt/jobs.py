@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 
 from torchrepro.cut.batches import can_be_joined, joined
 from torchrepro.cut.judge_joined import judge_joined
@@ -75,13 +76,16 @@ def sort_failure(_: Repro, payload: Mapping[str, Any], phase: Phase) -> Any:
 def why_no_program(repro: Repro) -> str:
     """Return why a repro says nothing about a compiler.
 
-    It draws random numbers, eager refuses it, or capture would split it, as numbers or sizes depend on data.
+    It draws random numbers, eager refuses it, it writes to memory that elements share, or capture would split
+    it, as numbers or sizes depend on data.
     """
     run = run_on_fakes(repro, log=OperatorLog(), symbols=False)
     if run.random:
         return "it draws random numbers"
     if isinstance(run.raised, _NOT_CAPTURED):
         return f"capture breaks the graph: {type(run.raised).__name__}"
+    if any(_shares_memory(repro.inputs[place]) for place in run.mutated):
+        return "it writes to memory that elements share"
     prepared = Prepared(repro)
     graph = prepared.graph()
     try:
@@ -91,6 +95,13 @@ def why_no_program(repro: Repro) -> str:
     except Exception as exc:  # what eager raises, of whatever kind
         return f"eager refuses it: {type(exc).__name__}"
     return ""
+
+
+def _shares_memory(value: Any) -> bool:
+    """Return whether several elements of a tensor have one place: what a write to it leaves is undefined."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    return any(size > 1 and stride == 0 for size, stride in zip(value.shape, value.stride(), strict=True))
 
 
 def _groups(programs: Sequence[Program]) -> list[list[Program]]:

@@ -26,7 +26,16 @@ from torchrepro.engine.search.process import SearchRequest
 from torchrepro.engine.search.run_directory import seed_here
 from torchrepro.engine.search.setup import Stop, Timeline, throwaway, use_scratch, warming_up
 from torchrepro.hunt.buckets import Recognised, buckets_in
-from torchrepro.hunt.directory import NO_PROGRAM, NOT_JUDGED, SORTED, SUSPECT, HuntDirectory, Judged, Tally
+from torchrepro.hunt.directory import (
+    NO_PROGRAM,
+    NOT_JUDGED,
+    REDUCING,
+    SORTED,
+    SUSPECT,
+    HuntDirectory,
+    Judged,
+    Tally,
+)
 from torchrepro.hunt.registry import chosen_generators
 from torchrepro.hunt.seeds import TOGETHER, NewSeeds, generator_of
 from torchrepro.hunt.settings import HuntSettings
@@ -251,6 +260,9 @@ class _Loop:
         seed = task.payload["seeds"][0]
         if outcome.died_in_reference and task.payload.get("fp64", True):
             self.waiting.append(self._judge([seed], alone=True, fp64=False))
+            return
+        if outcome.result is None and outcome.phase == REDUCING:
+            self.waiting.append(self._judge([seed], alone=True, reduce=False))
             return
         if outcome.result is not None:
             judged = [msgspec.convert(entry, Judged) for entry in outcome.result]

@@ -1,7 +1,8 @@
 """Jobs of a hunt for programs that are Python: judged between captures, reduced, saved as a whole call.
 
-They take and return what those in `hunt/jobs.py` do. A program is judged alone in any case; what fails is
-judged again, because reducing it takes a process and a time limit of its own.
+They take and return what those in `hunt/jobs.py` do, and may be told not to `reduce`. A program is judged
+alone in any case; what fails is judged again, because reducing it takes a process and a time limit of its
+own.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import msgspec
 
 from torchrepro.bundle.read import MANIFEST
-from torchrepro.hunt.directory import SUSPECT, Judged
+from torchrepro.hunt.directory import REDUCING, SUSPECT, Judged
 from torchrepro.hunt.generators.python_programs import PythonProgram, generate
 from torchrepro.hunt.judge_programs import ProgramVerdict, judge_program, save_program
 from torchrepro.hunt.reduce_source import reduce_failure
@@ -43,6 +44,10 @@ def _judged(seed: str, payload: Mapping[str, Any], phase: Phase) -> Judged:
         return Judged(seed, found.verdict.kind.value, found.verdict.summary)
     if not payload["alone"]:
         return Judged(seed, SUSPECT, signature=found.bucket)
+    if not payload.get("reduce", True):
+        phase("save")
+        return _saved(seed, found, Path(payload["bundle"]))
+    phase(REDUCING)  # what a candidate does to this process says nothing about the program
     return _saved(seed, reduce_failure(found, seconds=_SECONDS_TO_REDUCE), Path(payload["bundle"]))
 
 

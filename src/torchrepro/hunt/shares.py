@@ -231,9 +231,10 @@ class _Shared:
 
     def _batches(self) -> int:
         """Return how many batches a share has: fewer, where there are not enough for all workers."""
-        if self.settings.programs is None:
+        count = self.settings.programs if self.settings.seeds is None else len(self.settings.seeds)
+        if count is None:
             return _BATCHES
-        return max(1, min(_BATCHES, self.settings.programs // (self.settings.batch * self.workers)))
+        return max(1, min(_BATCHES, count // (self.settings.batch * self.workers)))
 
     def _sort(self, sorter: ThreadPoolExecutor) -> None:
         """Let the process of the hunt here sort what has failed so far, if it is not at work."""
