@@ -13,6 +13,7 @@ from commands import answer, as_strangers, torchrepro
 
 from torchrepro import Repro, save_bundle
 from torchrepro.interchange.export import Form, export_bundle
+from torchrepro.interchange.find_artefacts import find_artefacts
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.repro import Ambient, Place
 from torchrepro.nouns.verdict import (
@@ -87,6 +88,12 @@ def test_an_exported_unittest_fails(tmp_path: Path) -> None:
     exported = export_bundle(failing(tmp_path / "bundle"), Form.UNITTEST, tmp_path / "test_relu.py")
     done = run(exported.script, cwd=tmp_path)
     assert "FAILED (failures=1)" in done.stderr, done.stderr
+
+
+def test_what_was_exported_for_torchs_tool_is_not_imported_again(tmp_path: Path) -> None:
+    exported = export_bundle(failing(tmp_path / "bundle"), Form.FX_GRAPH_RUNNABLE, tmp_path / "relu.py")
+    with pytest.raises(TorchReproError, match="use the bundle that it was exported from"):
+        find_artefacts(exported.script)
 
 
 def test_a_script_keeps_its_lines_as_a_test() -> None:

@@ -42,12 +42,22 @@ def find_artefacts(place: Path) -> list[Payload]:
     # A debug directory has the same graph as a file and in its trace: the file has its data next to it.
     in_files = {_body(payload.text) for payload in found if not payload.in_trace}
     found = [one for one in found if not (one.in_trace and _body(one.text) in in_files)]
+    if not found and not place.is_dir() and _is_exported(place):
+        raise TorchReproError(
+            f"{place} was exported by torchrepro for torch's own tool, and is no artefact of it",
+            next_step="use the bundle that it was exported from",
+        )
     if not found:
         what = "nothing that PyTorch's tools write" if place.is_dir() else "no artefact of PyTorch's tools"
         raise TorchReproError(
             f"{place} has {what}" if place.is_dir() else f"{place} is {what}", next_step=_PYTORCHS
         )
     return found
+
+
+def _is_exported(path: Path) -> bool:
+    text = read_small_file(path, _LARGEST).decode()
+    return "run_repro(mod, load_args" in text and "class Graph(torch.nn.Module):" in text
 
 
 def _files(place: Path) -> Iterator[Path]:

@@ -201,7 +201,10 @@ class _Tensors:
     def notes(self) -> list[str]:
         """Return what is not as it was when the artefact was written."""
         what = f"the artefact has no data for {self._invented} of its tensors: they get random values"
-        return [*self._remarks, *([f"{what} of the same shape, dtype and strides"] if self._invented else [])]
+        return [
+            *self._remarks,
+            *([f"{what} of the same shape, dtype and strides, integers 0 or 1"] if self._invented else []),
+        ]
 
     def input(self, described: Input) -> Any:
         match described:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import torch
+
 from torchrepro.bundle.provenance import is_own
 from torchrepro.engine.generated_code import compare_kernels
 from torchrepro.engine.oracle import IsolatedOracle
@@ -45,7 +47,7 @@ def _lines(problem: Problem, oracle: IsolatedOracle, bundle: Path) -> Iterator[s
     history = version_history(bundle, own=is_own(bundle))
     if history.words:
         yield f"first bad: {history.words}"
-    devices = {value.device.type for value in best.inputs if hasattr(value, "device")}
+    devices = {value.device.type for value in best.inputs if isinstance(value, torch.Tensor)}
     labels = labels_of(
         verdict,
         None,
