@@ -31,7 +31,7 @@ class WithoutCommands:
 def break_commands() -> None:
     """Let what is printed from here on hold no commands, where a CI service reads it."""
     if any(name in os.environ for name in _SERVICES):
-        sys.stdout, sys.stderr = WithoutCommands(sys.stdout), WithoutCommands(sys.stderr)  # type: ignore[assignment]
+        sys.stdout, sys.stderr = WithoutCommands(sys.stdout), WithoutCommands(sys.stderr)
 
 
 def stream_for_commands(stream: TextIO) -> TextIO:
