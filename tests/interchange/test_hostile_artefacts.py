@@ -68,3 +68,12 @@ def test_a_trace_of_nonsense_is_no_artefact(tmp_path: Path) -> None:
     )
     with pytest.raises(TorchReproError, match="no artefact"):
         find_artefacts(log)
+
+
+def test_a_trace_whose_line_could_begin_anywhere_is_read_at_once(tmp_path: Path) -> None:
+    log = tmp_path / "dedicated_log_torch_trace_x.log"
+    log.write_text("V1118 " + "] {" * 60_000 + "\n\tx\n")
+    started = time.perf_counter()
+    with pytest.raises(TorchReproError, match="no artefact"):
+        find_artefacts(log)
+    assert time.perf_counter() - started < SECONDS / 2

@@ -12,7 +12,7 @@ import sys
 from typing import Any, TextIO
 
 _SERVICES = ("GITHUB_ACTIONS", "TF_BUILD")
-_COMMANDS = re.compile(r"^\s*:(?=:)|#(?=#\w*\[)", re.MULTILINE)
+_COMMANDS = re.compile(r"^[^\S\n]*:(?=:)|#(?=#\w{0,20}\[)", re.MULTILINE)
 
 
 class WithoutCommands:

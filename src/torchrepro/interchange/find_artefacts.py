@@ -15,7 +15,8 @@ from torchrepro.nouns.errors import TorchReproError
 
 _NAMES = re.compile(r"(minifier_launcher|repro|fx_graph_runnable[\w-]*)\.(py|txt)|.*torch_trace.*\.log")
 """What torch and tlparse call artefacts. Checkpoints of the minifier are imported by name alone."""
-_TRACE = re.compile(r"^[VDIWEC]\d{4} .*?\] (\{.*\})$")
+_TRACE = re.compile(r"[VDIWEC]\d{4} .*?\] (?=\{)")
+"""What a line of a trace has in front of its record."""
 _LARGEST = 256 << 20
 _PYTORCHS = "give minifier_launcher.py, repro.py, fx_graph_runnable.py, or a directory or trace that has one"
 
@@ -96,7 +97,7 @@ def _in_trace(path: Path, text: str) -> Iterator[Payload]:
         if lines:
             yield Payload(name, "\n".join(lines), path, in_trace=True)
         found = _TRACE.match(line)
-        name = _runnable_in(found[1]) if found else ""
+        name = _runnable_in(line[found.end() :]) if found else ""
         lines = [] if name else None
 
 

@@ -81,6 +81,14 @@ class TracedAttributes(Attributes):
     # Reading
 
     def _object(self, value: Any, name: str) -> Any:
+        try:
+            return self._found(value, name)
+        except AttributeError as error:
+            if error.name is None and error.obj is None:  # as `PyObject_GetAttr` does
+                error.name, error.obj = name, value
+            raise
+
+    def _found(self, value: Any, name: str) -> Any:
         lookup = self.lookup(type(value), "__getattribute__")
         try:
             if is_a(lookup, types.FunctionType):

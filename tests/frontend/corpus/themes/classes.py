@@ -606,3 +606,24 @@ def delegated_call(a, b):
             return x + y
 
     return Add()(a, y=b)
+
+
+@case
+def what_an_attribute_error_names(a, b):
+    class Asked:
+        @property
+        def fails(self):
+            raise AttributeError("of the property")
+
+        def __getattr__(self, name):
+            if name == "told":
+                raise AttributeError(name, name="its own")
+            raise AttributeError(name)
+
+    asked, told = Asked(), []
+    for name in ("missing", "told", "fails"):
+        try:
+            getattr(asked, name)
+        except AttributeError as error:
+            told.append((error.name, error.obj is asked, str(error)))
+    return told, a
