@@ -232,7 +232,8 @@ class ProbeScript(GraphScript):
         if probe.against is not None:
             given, baseline = self._given_for(probe.against), "other"
             lines.append(f"other = torch.compile({self.callee}{given})")
-        return lines, *(f"{self.call_of(name, arguments)}{loss}" for name in ("compiled", baseline))
+        compiled, other = (f"{self.call_of(name, arguments)}{loss}" for name in ("compiled", baseline))
+        return lines, compiled, other
 
     def _slow(self, probe: Probe, call: str) -> list[str]:
         self.modules.add("from timeit import repeat")
