@@ -26,7 +26,7 @@ PLANTS = {
     "slow_compile": "large",
 }
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize("plant", PLANTS)

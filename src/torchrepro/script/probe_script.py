@@ -30,12 +30,12 @@ def peak(call):
     call()
     with torch.profiler.profile(profile_memory=True) as profile:
         call()
-    with NamedTemporaryFile(suffix=".json") as file:
-        profile.export_chrome_trace(file.name)
-        events = json.load(file)["traceEvents"]
+    with TemporaryDirectory() as directory:
+        path = Path(directory, "trace.json")
+        profile.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
     changes = sorted((e["ts"], e["args"]["Bytes"]) for e in events if e["name"] == "[memory]")
     return max(accumulate(size for _, size in changes), default=0)"""
-_IMPORTS_OF_PEAK = ("itertools import accumulate", "tempfile import NamedTemporaryFile")
 _PEAK_ON_CUDA = """\
 def peak(call):
     \"\"\"Return the most bytes that tensors of a call take at a time.\"\"\"
@@ -232,7 +232,8 @@ class ProbeScript(GraphScript):
         if probe.against is not None:
             given, baseline = self._given_for(probe.against), "other"
             lines.append(f"other = torch.compile({self.callee}{given})")
-        return lines, *(f"{self.call_of(name, arguments)}{loss}" for name in ("compiled", baseline))
+        compiled, other = (f"{self.call_of(name, arguments)}{loss}" for name in ("compiled", baseline))
+        return lines, compiled, other
 
     def _slow(self, probe: Probe, call: str) -> list[str]:
         self.modules.add("from timeit import repeat")
@@ -244,7 +245,8 @@ class ProbeScript(GraphScript):
         compiling, *calls = self._both(probe)
         on_cuda = any(tensor.is_cuda for _, tensor in tensors_in(self.repro.inputs))
         if not on_cuda:
-            self.modules |= {"json", *(f"from {name}" for name in _IMPORTS_OF_PEAK)}
+            self.modules |= {"json", "Path", "from itertools import accumulate"}
+            self.modules.add("from tempfile import TemporaryDirectory")
         self._functions.append((_PEAK_ON_CUDA if on_cuda else _PEAK).splitlines())
         return [*compiling, *self._compared_costs(probe, (f"peak(lambda: {each})" for each in calls))]
 

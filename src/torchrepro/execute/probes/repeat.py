@@ -77,7 +77,7 @@ def _differing(
     only: int | None = None,
     *,
     side: str = "compiled",
-    around: Callable[[int], AbstractContextManager[None]] = nullcontext,
+    around: Callable[[int], AbstractContextManager[Any]] = nullcontext,
 ) -> tuple[int, Verdict, bool] | None:
     """Return the first run whose bits differ from the first one's, and whether the rule allows that.
 
