@@ -112,5 +112,5 @@ def test_a_single_worker_does_not_sort_all_the_time(directory: Path, monkeypatch
 def test_a_torch_on_the_path_that_hides_the_one_asked_for_is_refused() -> None:
     require_torch("")
     require_torch(str(torch.__version__))
-    with pytest.raises(TorchReproError, match="torch 2.9.0 is to be hunted, and .* imports"):
+    with pytest.raises(TorchReproError, match=r"torch 2\.9\.0 is to be hunted, and .* imports"):
         require_torch("2.9.0")
