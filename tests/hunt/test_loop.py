@@ -8,12 +8,14 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 from torchrepro.engine.processes.child import Outcome
 from torchrepro.engine.processes.executor import Task
 from torchrepro.hunt.directory import SUSPECT, HuntDirectory, Judged, Tally
-from torchrepro.hunt.loop import _Loop
+from torchrepro.hunt.loop import _Loop, require_torch
 from torchrepro.hunt.settings import HuntSettings
+from torchrepro.nouns.errors import TorchReproError
 
 
 class Children:
@@ -105,3 +107,10 @@ def test_a_single_worker_does_not_sort_all_the_time(directory: Path, monkeypatch
     tally = hunted(directory, children, 1.0)
     assert children.done == ["judge", "judge", "judge", "sort", "judge", "sort"]
     assert len(tally.buckets) == 2
+
+
+def test_a_torch_on_the_path_that_hides_the_one_asked_for_is_refused() -> None:
+    require_torch("")
+    require_torch(str(torch.__version__))
+    with pytest.raises(TorchReproError, match=r"torch 2\.9\.0 is to be hunted, and .* imports"):
+        require_torch("2.9.0")

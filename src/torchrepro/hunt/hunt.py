@@ -201,7 +201,8 @@ def begin(
     make_directory(out, "choose another directory with --out")
     directory = HuntDirectory(out.absolute())
     with held(directory) as lock, process_of(interpreter) as (python, own):
-        settings = replace(settings, seed=directory.number(seed))
+        wanted = interpreter.torch if interpreter is not None else ""
+        settings = replace(settings, seed=directory.number(seed), torch=wanted)
         end_leftovers(directory.mark)
         directory.clear()
         for place in (directory.failing, directory.buckets):

@@ -67,6 +67,7 @@ def hunt(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
             job_named(job)  # imported here, so that no child has to
         if generator.prepare:
             job_named(generator.prepare)()
+    require_torch(settings.torch)
     directory.belong_to(str(torch.__version__), str(torch.version.git_version or ""), sys.executable)
     tally = Tally.of(directory.judged())
     repro = throwaway(Compiler("inductor"))
@@ -88,6 +89,15 @@ def hunt(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
             reason = str(stopped)
         seconds = time.monotonic() - began
     return {"stopped": reason, "seconds": seconds, "notes": notes}
+
+
+def require_torch(wanted: str) -> None:
+    """Raise if another torch than the wanted version was imported."""
+    if wanted not in ("", str(torch.__version__)):
+        raise TorchReproError(
+            f"torch {wanted} is to be hunted, and {sys.executable} imports {torch.__version__}",
+            next_step="look for another torch on PYTHONPATH",
+        )
 
 
 def _collect_sources(directory: HuntDirectory, settings: HuntSettings, executor: Executor) -> list[str]:

@@ -21,6 +21,8 @@ class HuntSettings:
     seed: int = 0
     seeds: tuple[str, ...] | None = None
     """Judge these programs; None: those that follow from `seed`."""
+    torch: str = ""
+    """The version that has to be imported; empty: whichever is."""
     generators: tuple[str, ...] = ()
     """By name; empty: all."""
     corpora: tuple[str, ...] = ()
