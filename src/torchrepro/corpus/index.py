@@ -49,7 +49,7 @@ _OF_MINIFY = ("minimal", "best")
 """Bundles in the directory that `minify` made: the failing one next to it is what is added."""
 _ID = re.compile(r"[0-9a-f]{20}")
 _SECONDS_FOR_LOCK = 60.0
-_FORMAT = 2
+_FORMAT = 3
 """Of the tables: an index of another format is made again."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS bundles (
@@ -58,7 +58,8 @@ CREATE TABLE IF NOT EXISTS bundles (
 CREATE INDEX IF NOT EXISTS by_bucket ON bundles (bucket);
 CREATE TABLE IF NOT EXISTS replays (
     id TEXT PRIMARY KEY, bundle TEXT, run TEXT, side INTEGER, host TEXT, tools TEXT, torch TEXT, commit_ TEXT,
-    replayed TEXT, code TEXT, kept INTEGER);
+    replayed TEXT, code TEXT, kept INTEGER,
+    headers TEXT);
 CREATE INDEX IF NOT EXISTS by_bundle ON replays (bundle, run, side);
 """
 
@@ -95,6 +96,8 @@ class Recorded:
     replayed: Replayed
     kept: bool = False
     """It was not run: an earlier replay holds, of the same code compiled by the same tools."""
+    headers: str = ""
+    """Of the torch that it was run with (`Interpreter.headers`)."""
 
 
 class Corpus:
@@ -316,10 +319,10 @@ class Corpus:
     def _index_replay(self, done: Recorded) -> None:
         replayed = done.replayed
         self.database.execute(
-            "INSERT OR IGNORE INTO replays VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR IGNORE INTO replays VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *(done.id, done.bundle, done.run, done.side, done.host, done.tools, done.torch, done.commit),
-                *(_encoded(replayed).decode(), replayed.code, done.kept),
+                *(_encoded(replayed).decode(), replayed.code, done.kept, done.headers),
             ),
         )
         if replayed.seconds and not done.kept:
