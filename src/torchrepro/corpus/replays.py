@@ -2,9 +2,9 @@
 
 First the cheap gate: the code of a bundle is generated and compared with the code of an earlier outcome. If
 both are the same, and the compilers and what the code includes of torch, that outcome holds and nothing is
-run. Bundles whose code has changed run first. Every replay is a fresh process with fresh compile caches. A run
-that was killed continues where it stopped. Memory does not grow with the corpus, but for a list of ids: only
-requests under way are held.
+run. Bundles whose code has changed run first. Every replay is a fresh process with fresh compile caches. A
+run that was killed continues where it stopped. Memory does not grow with the corpus, but for a list of ids:
+only requests under way are held.
 """
 
 from __future__ import annotations

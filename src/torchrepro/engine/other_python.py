@@ -59,7 +59,8 @@ if sys.version_info >= (3, 11):
         answer["triton"] = found[0] if found else ""
         import hashlib, os
         digest, root = hashlib.sha256(), os.path.join(os.path.dirname(torch.__file__), "include")
-        for part in ("ATen/core", "ATen/cpu", "ATen/native", "c10", "torch/csrc/inductor", "torch/headeronly"):
+        parts = "ATen/core", "ATen/cpu", "ATen/native", "c10", "torch/csrc/inductor", "torch/headeronly"
+        for part in parts:
             for folder, folders, names in sorted(os.walk(os.path.join(root, part))):
                 for name in sorted(names):
                     path = os.path.join(folder, name)
