@@ -148,8 +148,8 @@ def write_github(
         more = f" and {count - 1} more" if count > 1 else ""
         title = f"{summary.words[finding.state]}: {finding.name}{more}"
         expired = f", its entry in the baseline expired on {finding.expired}" if finding.expired else ""
-        told = " ".join(filter(None, (finding.signature, finding.detail)))
-        message = f"{told}{expired} (bucket {finding.bucket}, bundle {finding.id})"
+        seen = " ".join(filter(None, (finding.signature, finding.detail)))
+        message = f"{seen}{expired} (bucket {finding.bucket}, bundle {finding.id})"
         file.write(f"::{level} title={_command(title, ',:')}::{_command(message)}\n")
 
 
