@@ -76,13 +76,15 @@ def test_an_annotation_cannot_be_ended_by_a_name_in_a_bundle(tmp_path: Path):
 
 def test_the_annotations_are_the_worst_buckets_and_not_the_first_bundles():
     lost = [finding(f"{number:02}", State.CANNOT_RUN) for number in range(20)]
-    many = [*lost, *(finding(f"r{number}", State.REGRESSED) for number in range(3))]
+    old = replace(finding("e", State.STILL_FAILS), expired="2020-01-01")
+    many = [*lost, old, *(finding(f"r{number}", State.REGRESSED) for number in range(3))]
     file = io.StringIO()
     write_github(SUMMARY, BUCKETS, lambda: iter(many), file, {})
-    first, second = file.getvalue().splitlines()
+    first, second, third = file.getvalue().splitlines()
     assert first.startswith("::error title=regressed")
     assert " and 2 more::" in first
     assert second.startswith("::warning title=cannot run")
+    assert "its entry in the baseline expired on 2020-01-01" in third
 
 
 def test_a_change_of_the_code_is_shown_once_for_all_bundles_that_have_it():

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from corpora import FAILS, LOST, NEW, OLD, PASSES, MadeUp, write_bundle
@@ -54,6 +56,23 @@ def test_the_same_code_is_not_run_again_unless_asked(corpus: Corpus):
     everything = MadeUp(lambda request, number: FAILS)
     replay_corpus(corpus, Plan((NEW,), run_all=True), executor=everything)
     assert not any(only_code for _, _, only_code in everything.asked)
+
+
+def test_the_same_code_with_other_headers_of_torch_is_run(corpus: Corpus):
+    class Cpp(MadeUp):
+        def submit(self, function: Any, /, *args: Any, **more: Any) -> Future[Any]:
+            answer = super().submit(function, *args, **more).result()
+            future: Future[Any] = Future()
+            future.set_result(replace(answer, code=f"#include <cpp_prefix.h>\n{answer.code}"))
+            return future
+
+    old, new = replace(OLD, headers="1"), replace(NEW, headers="2")
+    replay_corpus(corpus, Plan((old,)), executor=Cpp(lambda request, number: FAILS))
+    fixed = Cpp(lambda request, number: PASSES)
+    run, _ = replay_corpus(corpus, Plan((new,)), executor=fixed)
+    assert states(corpus, run) == {State.FIXED: 6}
+    kept, _ = replay_corpus(corpus, Plan((new,)), executor=Cpp(lambda request, number: FAILS))
+    assert summary(corpus, kept).not_run == 6
 
 
 def test_an_outcome_of_fewer_runs_than_asked_for_is_not_kept(corpus: Corpus):

@@ -17,7 +17,7 @@ from torchrepro.nouns.errors import TorchReproError
 
 Value = TypeVar("Value")
 _SECONDS_FOR_LOCK = 60.0
-_FORMAT = 3
+_FORMAT = 4
 """Of the tables: an index of another format is made again."""
 
 
@@ -37,7 +37,7 @@ _TABLES = {
     "by_bucket": "CREATE INDEX by_bucket ON bundles (bucket)",
     "replays": f"""CREATE TABLE replays (
         id TEXT PRIMARY KEY CHECK (typeof(id) = 'text'), {_text("bundle", "run")}, {_integer("side")},
-        {_text("host", "tools", "torch", "commit_", "replayed", "code")}, {_integer("kept")})""",
+        {_text("host", "tools", "torch", "commit_", "replayed", "code")}, {_integer("kept")}, {_text("headers")})""",
     "by_bundle": "CREATE INDEX by_bundle ON replays (bundle, run, side)",
     "runs": f"""CREATE TABLE runs (
         id TEXT PRIMARY KEY CHECK (typeof(id) = 'text'), {_text("run", "resume", "host")},

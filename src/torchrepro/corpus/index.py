@@ -92,6 +92,8 @@ class Recorded:
     replayed: Replayed
     kept: bool = False
     """It was not run: an earlier replay holds, of the same code compiled by the same tools."""
+    headers: str = ""
+    """Of the torch that it was run with (`Interpreter.headers`)."""
 
 
 class Corpus:
@@ -322,10 +324,10 @@ class Corpus:
     def _index_replay(self, done: Recorded) -> None:
         replayed = done.replayed
         self.database.execute(
-            "INSERT OR IGNORE INTO replays VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR IGNORE INTO replays VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *(done.id, done.bundle, done.run, done.side, done.host, done.tools, done.torch, done.commit),
-                *(_encoded(replayed).decode(), replayed.code, done.kept),
+                *(_encoded(replayed).decode(), replayed.code, done.kept, done.headers),
             ),
         )
         if replayed.seconds and not done.kept:

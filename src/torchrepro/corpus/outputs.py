@@ -147,7 +147,9 @@ def write_github(
         level = "warning" if finding.state is State.CANNOT_RUN else "error"
         more = f" and {count - 1} more" if count > 1 else ""
         title = f"{summary.words[finding.state]}: {finding.name}{more}"
-        message = f"{finding.signature} {finding.detail} (bucket {finding.bucket}, bundle {finding.id})"
+        expired = f", its entry in the baseline expired on {finding.expired}" if finding.expired else ""
+        seen = " ".join(filter(None, (finding.signature, finding.detail)))
+        message = f"{seen}{expired} (bucket {finding.bucket}, bundle {finding.id})"
         file.write(f"::{level} title={_command(title, ',:')}::{_command(message)}\n")
 
 

@@ -1,9 +1,10 @@
 """Replay a corpus with one interpreter or two, in parallel, and keep each result as soon as it is there.
 
 First the cheap gate: the code of a bundle is generated and compared with the code of an earlier outcome. If
-both and the compilers are the same, that outcome holds and nothing is run. Bundles whose code has changed run
-first. Every replay is a fresh process with fresh compile caches. A run that was killed continues where it
-stopped. Memory does not grow with the corpus, but for a list of ids: only requests under way are held.
+both are the same, and the compilers and what the code includes of torch, that outcome holds and nothing is
+run. Bundles whose code has changed run first. Every replay is a fresh process with fresh compile caches. A
+run that was killed continues where it stopped. Memory does not grow with the corpus, but for a list of ids:
+only requests under way are held.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from torchrepro.engine.other_python import Interpreter, Replayed, ReplaySettings
 from torchrepro.engine.remote.carried import submit_with
 from torchrepro.nouns.errors import TorchReproError
 
+_HEADER = "cpp_prefix.h"
+"""In generated C++ code: what it computes depends on torch's headers too."""
 _TELLING = (Result.FAILS, Result.FAILS_OTHERWISE, Result.PASSES)
 
 
@@ -160,14 +163,18 @@ class _Work:
         asked = (
             self._request(identity, only_code=True)
             for identity in chosen
-            if self._outcome(identity) is None and self._gated(identity) is None and self._earlier(identity)
+            if self._outcome(identity) is None
+            and self._gated(identity) is None
+            and self._earlier(identity)[0]
         )
         for answer in self._answers(asked):
             identity, code = answer.request.bundle, answer.replayed.code
             self.corpus.keep_code(code, answer.code)
-            self.runs.gate(self.run, identity, self.side, code)
-            earlier = self._earlier(identity, answer.tools)
-            if code and {each.code for each in earlier if not each.cannot_run} == {code}:
+            earlier, headers = self._earlier(identity, answer.tools)
+            same_code = bool(code) and {each.code for each in earlier if not each.cannot_run} == {code}
+            # What does not have to run first is not noted as changed.
+            self.runs.gate(self.run, identity, self.side, "" if same_code else code)
+            if same_code and (headers == self.interpreter.headers or _HEADER not in answer.code):
                 for each in earlier:
                     self._record(answer, each, kept=True)
                 self.progress.done += 1
@@ -206,7 +213,7 @@ class _Work:
     def _record(self, answer: Answer, replayed: Replayed, *, kept: bool = False) -> None:
         version, place = answer.request.interpreter, (answer.request.bundle, self.run.id, self.side)
         tools = (answer.host, answer.tools, version.torch, version.commit)
-        self.corpus.record(Recorded(new_run_id(), *place, *tools, replayed, kept))
+        self.corpus.record(Recorded(new_run_id(), *place, *tools, replayed, kept, version.headers))
 
     def _answers(self, requests: Iterator[Request]) -> Iterator[Answer]:
         """Yield answers as they come, with at most twice as many requests under way as there are jobs."""
@@ -239,19 +246,22 @@ class _Work:
     def _gated(self, identity: str) -> str | None:
         return self.runs.gated(self.run, identity, self.side)
 
-    def _earlier(self, identity: str, tools: str = "") -> list[Replayed]:
-        """Return the replays to compare with: the baseline's of this run, else the last of any run.
+    def _earlier(self, identity: str, tools: str = "") -> tuple[list[Replayed], str]:
+        """Return the replays to compare with, and the headers of their torch.
+
+        They are the baseline's of this run, else the last of any run.
 
         Only where code was generated, by the same tools, as often as asked for, and not by chance.
         """
         row = self.corpus.database.execute(
-            "SELECT run, side FROM replays WHERE bundle = ? AND tools = ? AND code != '' "
+            "SELECT run, side, headers FROM replays WHERE bundle = ? AND tools = ? AND code != '' "
             "AND NOT (run = ? AND side = ?) ORDER BY (run = ?) DESC, id DESC LIMIT 1",
             (identity, tools or tools_of(self.interpreter), self.run.id, self.side, self.run.id),
         ).fetchone()
         replays = self.corpus.replays(row[0], identity, row[1]) if row is not None else []
         outcome = outcome_of(replays, self.plan.repeat) if replays else None
-        return replays if outcome is not None and outcome.result in _TELLING and outcome.code else []
+        telling = outcome is not None and outcome.result in _TELLING and outcome.code
+        return (replays, row[2]) if telling else ([], "")
 
     def _tell(self, doing: str) -> None:
         self.progress.doing = doing or self.progress.doing

@@ -57,6 +57,15 @@ if sys.version_info >= (3, 11):
         names = {"triton", "pytorch-triton", "triton-windows"}
         found = [each.version for each in metadata.distributions() if each.name in names]
         answer["triton"] = found[0] if found else ""
+        import hashlib, os
+        digest, root = hashlib.sha256(), os.path.join(os.path.dirname(torch.__file__), "include")
+        parts = "ATen/core", "ATen/cpu", "ATen/native", "c10", "torch/csrc/inductor", "torch/headeronly"
+        for part in parts:
+            for folder, folders, names in sorted(os.walk(os.path.join(root, part))):
+                for name in sorted(names):
+                    path = os.path.join(folder, name)
+                    digest.update(os.path.relpath(path, root).encode() + open(path, "rb").read())
+        answer["headers"] = digest.hexdigest()[:24]
     except ModuleNotFoundError as error:
         answer["missing"] = (error.name or str(error)).partition(".")[0]
     except Exception as error:
@@ -74,6 +83,8 @@ class Interpreter:
     torch: str
     commit: str
     triton: str
+    headers: str = ""
+    """A digest of torch's headers that generated C++ code includes: what the same code computes."""
 
     def __str__(self) -> str:
         triton = f", Triton {self.triton}" if self.triton else ""
@@ -150,7 +161,8 @@ def ask_interpreter(python: Path, *, judge: bool = True) -> Interpreter:
             f"{program} cannot import torch or torchrepro ({answer['broken']})",
             next_step="repair that environment, or name another",
         )
-    return Interpreter(program, version, answer["torch"], answer["commit"], answer["triton"])
+    told = (answer[name] for name in ("torch", "commit", "triton", "headers"))
+    return Interpreter(program, version, *told)
 
 
 @contextmanager

@@ -29,12 +29,12 @@ def taking_code(repro: Repro, take: Callable[[str], None]) -> AbstractContextMan
     return seeing_code(take)
 
 
-def generate(payload: dict[str, Any], phase: Phase) -> bool:
+def generate(payload: dict[str, Any], phase: Any) -> bool:
     """Report the code of all graphs of a bundle, backward included; raise if that is not possible.
 
     A failure of the compiler ends it: there is no code, or not all, and the bundle has to be run.
     """
-    return generate_for(load_for_job(payload, phase), phase, lambda code: phase.send(code=code))  # type: ignore[attr-defined]
+    return generate_for(load_for_job(payload, phase), phase, lambda code: phase.send(code=code))
 
 
 def generate_for(repro: Repro, phase: Phase, take: Callable[[str], None]) -> bool:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 
-from torchrepro.bundle.provenance import is_own
 from torchrepro.engine.generated_code import compare_kernels
 from torchrepro.engine.oracle import IsolatedOracle
 from torchrepro.engine.version_history import version_history
@@ -44,7 +43,7 @@ def _lines(problem: Problem, oracle: IsolatedOracle, bundle: Path) -> Iterator[s
         original = oracle.ran(_GENERATE, problem.original).result if measured["code"] else None
         if original:
             yield f"kernel: {compare_kernels(original, measured['code'])}"
-    history = version_history(bundle, own=is_own(bundle))
+    history = version_history(bundle, own=not best.stranger)
     if history.words:
         yield f"first bad: {history.words}"
     devices = {value.device.type for value in best.inputs if isinstance(value, torch.Tensor)}
