@@ -153,3 +153,10 @@ def test_plainer_values_are_smaller_in_the_order():
     ]
     assert sizes == sorted(sizes)
     assert len(set(sizes)) == len(sizes)
+
+
+def test_a_failing_element_beyond_the_inputs_is_no_position_in_them():
+    """A probe of sizes compares results of other sizes than the repro has."""
+    repro = traced(lambda x: x.relu(), -torch.rand(6, 8) - 0.1)
+    problem, _ = search_inputs(repro, lambda repro: (16, 4) if bool((first(repro) < 0).any()) else False)
+    assert torch.equal(first(problem.best), torch.tensor([-1.0]))

@@ -218,8 +218,12 @@ def _joined(dimensions: Sequence[Dimension], repro: Repro, held: Sequence[Held])
 def _with_positions(
     dimensions: Sequence[Dimension], verdict: Verdict, results: Results, held: Sequence[Held]
 ) -> list[Dimension]:
-    """Return the dimensions with the position of the failing element, by the verdict or else a guess."""
+    """Return the dimensions with the position of the failing element, by the verdict or else a guess.
+
+    A probe's verdict may be about inputs of other sizes, where positions are beyond those of the repro.
+    """
     found: dict[str, int] = {}
+    sizes = {each.name: each.size for each in dimensions}
     names = {axis: each.name for each in dimensions for axis in each.axes}
     inputs = {each.index: number for number, each in enumerate(held) if each.index is not None}
     differing = () if verdict.comparison is None else verdict.comparison.differing
@@ -231,7 +235,7 @@ def _with_positions(
         elif where.input is None and where.part == "out":
             along = results.get(where.output or 0, ())
         for name, place in zip(along, places, strict=False):
-            if name:
+            if name in sizes and place < sizes[name]:
                 found.setdefault(name, place)
     known = {axis: found[each.name] for each in dimensions if each.name in found for axis in each.axes}
     return [

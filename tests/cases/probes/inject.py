@@ -34,7 +34,7 @@ def in_lowering(lowering):
 
         def inner(index):
             value = ops.maximum(load(index), ops.constant(0.0, torch.float32))
-            tail = ops.ge(ops.index_expr(index[-1], torch.int64), ops.constant(16, torch.int64))
+            tail = ops.ge(ops.index_expr(index[0], torch.int64), ops.constant(16, torch.int64))
             return ops.where(tail, ops.add(value, ops.constant(1.0, torch.float32)), value)
 
         return ir.Pointwise.create(
