@@ -31,11 +31,16 @@ def test_what_is_no_address_is_refused_with_the_form_of_one(address: str) -> Non
     assert "--on ray://HOST:PORT" in refused.next_step
 
 
-def test_a_port_at_which_nobody_listens_is_refused_at_once() -> None:
+@pytest.mark.parametrize("named_by_variable", [False, True])
+def test_a_port_at_which_nobody_listens_is_refused_at_once(
+    named_by_variable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("ray", reason="the extra torchrepro[ray] is not installed")
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        refused = refusal(f"ray://127.0.0.1:{unused.getsockname()[1]}")
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        refused = refusal("ray" if named_by_variable else f"ray://{address}")
     assert "cannot connect to the cluster" in refused.fact
     assert "Connection refused" in refused.fact
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import importlib
+import os
 import socket
 import threading
 from collections import OrderedDict
@@ -60,8 +61,10 @@ def _ray_package() -> Any:
 
 
 def _connect(ray: Any, address: str) -> None:
-    if address != RAY:
-        _require_listener(address)
+    named = os.environ.get("RAY_ADDRESS", "") if address == RAY else address
+    if address != RAY and not named.startswith(_CLIENT):
+        raise _no_address(address)
+    _require_listener(named)
     try:
         quiet = {"logging_level": "ERROR", "log_to_driver": False}
         ray.init("auto" if address == RAY else address, **quiet)
@@ -78,16 +81,22 @@ def _connect(ray: Any, address: str) -> None:
 
 
 def _require_listener(address: str) -> None:
-    """Raise at once for a wrong address: Ray would try for half a minute."""
+    """Raise at once for a wrong address: Ray would try for more than a minute."""
     host, colon, port = address.removeprefix(_CLIENT).rpartition(":")
-    if not address.startswith(_CLIENT) or not colon or not host or not port.isdigit():
-        raise TorchReproError(
-            f"{address!r} is no address of a cluster", next_step="write --on ray or --on ray://HOST:PORT"
-        )
+    if not colon or not host or not port.isdigit():
+        if address.startswith(_CLIENT):
+            raise _no_address(address)
+        return  # `auto`, or nothing: Ray looks on this machine
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
     except (OSError, OverflowError) as exc:
         raise _refused(address, exc) from exc
+
+
+def _no_address(address: str) -> TorchReproError:
+    return TorchReproError(
+        f"{address!r} is no address of a cluster", next_step="write --on ray or --on ray://HOST:PORT"
+    )
 
 
 def _refused(address: str, exc: BaseException) -> TorchReproError:
@@ -128,8 +137,7 @@ class RayExecutor(concurrent.futures.Executor):
         self._max_workers = slots  # as the pools of the standard library have it
         self._name = name
         # By default Ray ends a worker after each task on a GPU, and with it our warm process.
-        task = ray.remote(num_cpus=1, num_gpus=int(on_device), max_retries=_RETRIES, max_calls=0)(_call)
-        self._task = task.options(name=name)
+        self._task = ray.remote(num_cpus=1, num_gpus=int(on_device), max_retries=_RETRIES, max_calls=0)(_call)
         self._blobs: OrderedDict[str, Any] = OrderedDict()
         self._futures: set[_TaskFuture[Any]] = set()
         self._lock = threading.Lock()
@@ -137,16 +145,16 @@ class RayExecutor(concurrent.futures.Executor):
     def submit(
         self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> concurrent.futures.Future[T]:
-        return self._started(self._task, fn, args, kwargs)
+        return self._started(self._name, fn, args, kwargs)
 
     def submit_as(self, label: str, fn: Callable[..., T], /, *args: Any) -> concurrent.futures.Future[T]:
         """Submit a call that the dashboard lists under a label after the name."""
-        return self._started(self._task.options(name=f"{self._name} {label}"), fn, args, {})
+        return self._started(f"{self._name} {label}", fn, args, {})
 
     def _started(
-        self, remote: Any, fn: Callable[..., T], args: Iterable[Any], kwargs: Mapping[str, Any]
+        self, name: str, fn: Callable[..., T], args: Iterable[Any], kwargs: Mapping[str, Any]
     ) -> concurrent.futures.Future[T]:
-        task = remote.remote(fn, kwargs, *map(self._argument, args))
+        task = self._task.options(name=name).remote(fn, kwargs, *map(self._argument, args))
         future: _TaskFuture[T] = _TaskFuture(self._ray, task)
         with self._lock:
             self._futures.add(future)
