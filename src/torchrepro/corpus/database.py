@@ -37,7 +37,7 @@ _TABLES = {
     "by_bucket": "CREATE INDEX by_bucket ON bundles (bucket)",
     "replays": f"""CREATE TABLE replays (
         id TEXT PRIMARY KEY CHECK (typeof(id) = 'text'), {_text("bundle", "run")}, {_integer("side")},
-        {_text("host", "tools", "torch", "commit_", "replayed", "code")}, {_integer("kept")}, {_text("headers")})""",
+        {_text("host", "tools", "torch", "commit_", "replayed", "code", "headers")}, {_integer("kept")})""",
     "by_bundle": "CREATE INDEX by_bundle ON replays (bundle, run, side)",
     "runs": f"""CREATE TABLE runs (
         id TEXT PRIMARY KEY CHECK (typeof(id) = 'text'), {_text("run", "resume", "host")},

@@ -327,7 +327,7 @@ class Corpus:
             "INSERT OR IGNORE INTO replays VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *(done.id, done.bundle, done.run, done.side, done.host, done.tools, done.torch, done.commit),
-                *(_encoded(replayed).decode(), replayed.code, done.kept, done.headers),
+                *(_encoded(replayed).decode(), replayed.code, done.headers, done.kept),
             ),
         )
         if replayed.seconds and not done.kept:
