@@ -160,7 +160,8 @@ class Session:
                 self.searched.wait()
             elif self._standby is not None:
                 self._standby.end()
-            if LAUNCHED in os.environ and (self.graphs or self.checked):
+            launched = LAUNCHED in os.environ and self.run_id == self.settings.run_id
+            if launched and (self.graphs or self.checked):
                 with suppress(OSError):  # the program's end does not depend on it
                     leave_watched(self.directory, self.run_id, Watched(self.graphs, self.checked))
         self._clean_up()
