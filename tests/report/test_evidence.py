@@ -74,8 +74,11 @@ def test_the_first_bad_version_is_what_bisect_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        ({"changes": [{"sentence": "2.15.0 fixed it; 2.14.1 fails", "after": None}]}, "2.15.0 fixed it"),
-        ({}, "none: it fails with 2.11.0+cpu to 2.15.0+cpu"),
+        (
+            {"changes": [{"sentence": "2.15.0 fixed it; 2.14.1 fails", "after": None}]},
+            "2.11.0+cpu or older; 2.15.0 fixed it",
+        ),
+        ({}, "2.11.0+cpu or older; it fails up to 2.15.0+cpu"),
         ({"axis": "NAME", "first_bad": {"setting": "NAME=1"}}, "unknown: torchrepro bisect BUNDLE finds it"),
     ],
 )

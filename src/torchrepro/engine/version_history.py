@@ -46,11 +46,11 @@ def _history(found: Mapping[str, Any]) -> str:
         between = [change["between"] for change in found["changes"] if change["after"] == found["first_bad"]]
         unknown = ", ".join(str(setting)[:60] for setting in (between[0] if between else ())[:8])
         return f"{words}; {unknown} cannot run" if unknown else words
-    if found["changes"]:
-        return f"none of those that were run; {str(found['changes'][-1]['sentence'])[:200]}"
     ran = [row for row in found["rows"] if row["runs"] and row["state"] != "cannot run"]
+    if found["changes"]:
+        return f"{_version(ran[0])} or older; {str(found['changes'][-1]['sentence'])[:200]}"
     same = ran and all(row["state"] == "same failure" for row in ran)
-    return f"none: it fails with {_version(ran[0])} to {_version(ran[-1])}" if same else ""
+    return f"{_version(ran[0])} or older; it fails up to {_version(ran[-1])}" if same else ""
 
 
 def _version(row: Mapping[str, Any]) -> str:
