@@ -29,7 +29,7 @@ from torchrepro.nouns.errors import TorchReproError
 
 Data = TypeVar("Data")
 _SEED = re.compile(r"[^\w.-]+")
-_FINGERPRINT = re.compile(r"\w{1,64}", re.ASCII)
+_FINGERPRINT = re.compile(r"[\w-]{1,64}", re.ASCII)
 
 
 class Recognised(StrEnum):
