@@ -77,22 +77,24 @@ def interleaved(
     *,
     granted: float,
     seconds: float,
+    early: int = _FEWEST,
     fewest: int = _FEWEST,
     most: int = _MOST,
 ) -> Ratio:
-    """Measure both in turn, in alternating order, for about so many seconds; at least a few pairs.
+    """Measure both in turn, in alternating order, for about so many seconds; at least the fewest pairs.
 
-    It is over as soon as the interval is far below what is granted: more pairs are for those that may fail.
+    It is over after the `early` ones if their interval is far below what is granted: more are for those that
+    may fail.
     """
     pairs: list[tuple[float, float]] = []
     until = time.monotonic() + seconds
-    while len(pairs) < most and (len(pairs) < min(_FEWEST, most) or time.monotonic() < until):
+    while len(pairs) < most and (len(pairs) < fewest or time.monotonic() < until):
         if len(pairs) % 2:
             other, own = baseline(), measure()
         else:
             own, other = measure(), baseline()
         pairs.append((own, other))
-        if len(pairs) == fewest and ratio_of(pairs).highest * _CLEARLY < granted:
+        if len(pairs) == early and ratio_of(pairs).highest * _CLEARLY < granted:
             break
     return ratio_of(pairs)
 
