@@ -67,7 +67,8 @@ def ratio_of(pairs: Sequence[tuple[float, float]]) -> Ratio:
 
 def _ratio(pairs: Sequence[tuple[float, float]]) -> float:
     """Return the ratio of the lower quartiles: on a busy machine most calls are disturbed."""
-    own, other = (sorted(side)[len(pairs) // 4] for side in zip(*pairs, strict=True))
+    place = len(pairs) // 4
+    own, other = sorted(own for own, _ in pairs)[place], sorted(other for _, other in pairs)[place]
     return own / max(other, 1e-12)
 
 
