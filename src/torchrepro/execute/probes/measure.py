@@ -1,7 +1,7 @@
 """Measure what a call costs: time in interleaved pairs, peaks of memory, instructions.
 
 Neighbours on a machine slow both sides down alike if they are measured in turn, and can only add to a cost.
-So the lower quartiles of both are compared, with a bootstrap interval. Instructions hardly depend on
+So the lowest deciles of both are compared, with a bootstrap interval. Instructions hardly depend on
 neighbours at all; where the system does not count them for us, it is the CPU time of this process.
 """
 
@@ -38,7 +38,7 @@ class Ratio:
     """How many times the baseline's cost something takes, and an interval around that."""
 
     value: float
-    """Of the lower quartiles."""
+    """Of the lowest deciles."""
     lowest: float
     highest: float
     pairs: int
@@ -66,8 +66,8 @@ def ratio_of(pairs: Sequence[tuple[float, float]]) -> Ratio:
 
 
 def _ratio(pairs: Sequence[tuple[float, float]]) -> float:
-    """Return the ratio of the lower quartiles: on a busy machine most calls are disturbed."""
-    place = len(pairs) // 4
+    """Return the ratio of the lowest deciles: on a busy machine most calls are disturbed."""
+    place = len(pairs) // 10
     own, other = sorted(own for own, _ in pairs)[place], sorted(other for _, other in pairs)[place]
     return own / max(other, 1e-12)
 
