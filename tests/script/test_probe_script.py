@@ -33,7 +33,7 @@ def script_of(kind: Kind, *tries: str, against: Compiler | None = None) -> str:
         (Kind.BATCH, "last", ("x_row = x[1:2].clone()", "compiled(x_row)")),
         (Kind.CACHE, "warm", ("fresh_cache():", "# fills the cache", "torch._dynamo.reset()")),
         (Kind.SLOW, "", ("min(repeat(", "max(1.5 * baseline, baseline + 0.0001)")),
-        (Kind.FAT, "", ("peak(lambda: compiled(x))", "baseline + 1048576")),
+        (Kind.FAT, "", ("peak(lambda: compiled(x))", "baseline + 262144")),
         (Kind.SLOW_COMPILE, "", ('work(backend="aot_eager")', "max(20 * baseline, baseline + 0.05)")),
     ],
 )

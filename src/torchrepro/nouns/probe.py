@@ -41,10 +41,10 @@ FINDINGS = {
 
 COSTS = (Kind.SLOW, Kind.FAT, Kind.SLOW_COMPILE)
 """Those about time and memory: measured, where the others compare values."""
-MORE = {Kind.SLOW: 1e-4, Kind.FAT: 1 << 20, Kind.SLOW_COMPILE: 0.05}
+MORE = {Kind.SLOW: 1e-4, Kind.FAT: 1 << 18, Kind.SLOW_COMPILE: 0.05}
 """What a cost may be above its baseline however small that is: seconds of a call, bytes, seconds of CPU time.
 
-Guards and wrappers take some microseconds of each call, and nobody looks at less than a MiB.
+Guards and wrappers take some microseconds of each call, and nobody looks at less than 256 KiB.
 """
 FILLED = "filled"
 """The variation of `repeat` in which new memory holds other bytes in each run."""

@@ -1,7 +1,7 @@
 """Measure what a call costs: time in interleaved pairs, peaks of memory, instructions.
 
 Neighbours on a machine slow both sides down alike if they are measured in turn, and can only add to a cost.
-So the lower quartiles of both are compared, with a bootstrap interval. Instructions hardly depend on
+So the lowest deciles of both are compared, with a bootstrap interval. Instructions hardly depend on
 neighbours at all; where the system does not count them for us, it is the CPU time of this process.
 """
 
@@ -38,7 +38,7 @@ class Ratio:
     """How many times the baseline's cost something takes, and an interval around that."""
 
     value: float
-    """Of the lower quartiles."""
+    """Of the lowest deciles."""
     lowest: float
     highest: float
     pairs: int
@@ -66,9 +66,9 @@ def ratio_of(pairs: Sequence[tuple[float, float]]) -> Ratio:
 
 
 def _ratio(pairs: Sequence[tuple[float, float]]) -> float:
-    """Return the ratio of the lower quartiles: on a busy machine most calls are disturbed."""
-    quarter = len(pairs) // 4
-    own, other = (sorted(pair[side] for pair in pairs)[quarter] for side in (0, 1))
+    """Return the ratio of the lowest deciles: on a busy machine most calls are disturbed."""
+    place = len(pairs) // 10
+    own, other = sorted(own for own, _ in pairs)[place], sorted(other for _, other in pairs)[place]
     return own / max(other, 1e-12)
 
 
@@ -78,22 +78,24 @@ def interleaved(
     *,
     granted: float,
     seconds: float,
+    early: int = _FEWEST,
     fewest: int = _FEWEST,
     most: int = _MOST,
 ) -> Ratio:
-    """Measure both in turn, in alternating order, for about so many seconds; at least a few pairs.
+    """Measure both in turn, in alternating order, for about so many seconds; at least the fewest pairs.
 
-    It is over as soon as the interval is far below what is granted: more pairs are for those that may fail.
+    It is over after the `early` ones if their interval is far below what is granted: more are for those that
+    may fail.
     """
     pairs: list[tuple[float, float]] = []
     until = time.monotonic() + seconds
-    while len(pairs) < most and (len(pairs) < min(_FEWEST, most) or time.monotonic() < until):
+    while len(pairs) < most and (len(pairs) < fewest or time.monotonic() < until):
         if len(pairs) % 2:
             other, own = baseline(), measure()
         else:
             own, other = measure(), baseline()
         pairs.append((own, other))
-        if len(pairs) == fewest and ratio_of(pairs).highest * _CLEARLY < granted:
+        if len(pairs) == early and ratio_of(pairs).highest * _CLEARLY < granted:
             break
     return ratio_of(pairs)
 

@@ -21,7 +21,7 @@ from torchrepro.torch_api import dynamo
 from torchrepro.torch_api.inductor import clear_caches
 
 _INSTRUCTIONS_PER_SECOND = 2e9
-_PAIRS = 3
+_PAIRS = 7
 
 
 def probe_slow_compile(context: ProbeContext) -> Finding:
@@ -38,7 +38,8 @@ def probe_slow_compile(context: ProbeContext) -> Finding:
             lambda: work.of(partial(_compile, context, other)),
             granted=context.probe.granted,
             seconds=context.probe.seconds,
-            fewest=1,
+            early=1,
+            fewest=3,
             most=_PAIRS,
         )
         unit = work.unit
