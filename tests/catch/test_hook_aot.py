@@ -9,12 +9,14 @@ import pytest
 import torch
 from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import BackendCompilerFailed
 from torch.utils.checkpoint import checkpoint
 
 from torchrepro import Kind, Place, Repro, watch
 from torchrepro.bundle.load import load_bundle
 from torchrepro.bundle.provenance import names_it_runs
 from torchrepro.bundle.read import read_manifest
+from torchrepro.execute.judge_repro import judge_repro
 
 
 def bundles(directory: Path) -> list[Repro]:
@@ -66,6 +68,21 @@ def test_an_error_while_compiling_backward_leaves_a_bundle(after: str, tmp_path:
     assert repro.expected is not None
     assert repro.expected.kind is Kind.COMPILE_ERROR
     assert any("no data existed" in note for note in repro.notes)
+
+
+@pytest.mark.parametrize("backward", [None, healthy])
+def test_a_backend_that_aot_autograd_made_is_kept_as_source(backward: Any, tmp_path: Path) -> None:
+    compilers = (
+        {"fw_compiler": failing} if backward is None else {"fw_compiler": failing, "bw_compiler": healthy}
+    )
+    run = torch.compile(lambda x: x.sin(), backend=aot_autograd(**compilers))
+    for _ in range(2):  # the first call changes the backend
+        with watch(level=2, out=tmp_path), pytest.raises(BackendCompilerFailed, match="no backward kernel"):
+            run(torch.ones(3))
+    for repro in bundles(tmp_path):
+        verdict = judge_repro(repro)
+        assert verdict.kind is Kind.COMPILE_ERROR
+        assert "no backward kernel" in verdict.summary
 
 
 @pytest.mark.parametrize("level", [2, 3])

@@ -16,7 +16,7 @@ from torchrepro.execute.compilers import imported, known_compilers
 from torchrepro.nouns.repro import Compiler, Place, Repro
 from torchrepro.nouns.verdict import Stage
 from torchrepro.torch_api import dynamo
-from torchrepro.torch_api.modules import wrapped_backend
+from torchrepro.torch_api.modules import backend_as_made, wrapped_backend
 from torchrepro.user_code.closure import is_installed_module
 
 WATCHES = "_torchrepro_watches"
@@ -111,7 +111,7 @@ def compiler_of(backend: Any) -> tuple[Compiler, tuple[str, ...]]:
         return replace(named, mode=mode, options=options, dynamic=dynamic), (*notes, *more)
     if isinstance(backend, str):
         return Compiler(backend, function=function_to_keep(backend)), notes
-    name = _name_of(backend)
+    name, users = _name_of(backend), backend_as_made(users)
     return Compiler(name, function=users if ":" in name and not _is_found(name, users) else None), notes
 
 

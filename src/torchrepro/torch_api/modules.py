@@ -5,13 +5,14 @@ Each name was checked on torch 2.11 to 2.15.
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 
-from torchrepro.torch_api.names import MUTATION_GUARD, WRAPPER_MARKS
+from torchrepro.torch_api.names import BACKENDS_COMMON, MUTATION_GUARD, WRAPPER_MARKS
 
 
 class OwnState(NamedTuple):
@@ -55,6 +56,25 @@ def compiled_function(wrapper: Any) -> Any:
 def wrapped_backend(backend: Any) -> Any:
     """Return the backend that torch wrapped; None if it is not wrapped (`_torchdynamo_orig_backend`)."""
     return getattr(backend, "_torchdynamo_orig_backend", None)
+
+
+def backend_as_made(backend: Any) -> Any:
+    """Return what `aot_autograd(...)` made, without the compilers that its calls put into it.
+
+    A call keeps a wrapped compiler for the backward graph, whose only name is in its closure, and one for
+    inference (`AotAutograd.kwargs`, `_is_wrapped_bw_compiler`, `bw_compiler_fn`). Other backends are
+    returned as they are.
+    """
+    kind = type(backend)
+    if (kind.__module__, kind.__qualname__) != (BACKENDS_COMMON, "AotAutograd"):
+        return backend
+    made = dict(backend.kwargs)
+    while getattr(made.get("bw_compiler"), "_is_wrapped_bw_compiler", False):
+        made["bw_compiler"] = inspect.getclosurevars(made["bw_compiler"]).nonlocals["bw_compiler_fn"]
+    for name in ("bw_compiler", "inference_compiler"):
+        if made.get(name) is made["fw_compiler"]:
+            del made[name]
+    return kind(**made)
 
 
 def dynamic_of(context: Any) -> bool | None:
