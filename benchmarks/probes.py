@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import tempfile
 import time
 import warnings
@@ -37,6 +38,10 @@ OPERATOR = "operator_"
 OF_VALUES = [kind for kind in PROBES if kind not in COSTS]
 _KEPT = {"size_cap": 1 << 30}
 _OF_SYMBOLS = (Kind.SIZES, Kind.BATCH)
+_PATH = os.pathsep.join(
+    [str(Path(__file__).resolve().parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+"""Where a fresh process finds the job below."""
 
 
 def __getattr__(name: str) -> Callable[[], Any]:
@@ -102,7 +107,7 @@ def probe(name: str, function: str, options: argparse.Namespace, kinds: list[Kin
         "benchmarks.probes:probe_all",
         payload,
         time_limit=options.time_limit,
-        environ=compiler_environment(),
+        environ={**compiler_environment(), "PYTHONPATH": _PATH},
         on_message=take,
     )
     if outcome.result is None:
