@@ -24,6 +24,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torchrepro
+from torchrepro.bundle.provenance import is_own
+from torchrepro.nouns.errors import TorchReproError
 
 _CORPUS = ("corpus", "add", "~/corpus", "BUNDLE")
 _PYTHON = ("--python", sys.executable)
@@ -267,7 +269,7 @@ def run(name: str, verb: str, place: Path) -> Result:
         f"left in the home directory: {path}" for path in left if not path.startswith((*_OURS, "precious"))
     ]
     if verb != "hunt":  # which signs programs of its own
-        found += [f"signed: {path}" for path in home.rglob("provenance.json") if _is_signed(path)]
+        found += [f"signed: {path}" for path in home.rglob("provenance.json") if _is_signed(path.parent)]
     for log in place.glob("log *"):
         found += dict.fromkeys(strange_in(log, (place, cache)))
     return Result(name, verb, tuple(found), round(seconds, 1), code, err.strip().rpartition("\n")[2])
@@ -290,10 +292,11 @@ def _named(words: tuple[str, ...], given: Path, home: Path) -> list[str] | None:
     return None if missing else named
 
 
-def _is_signed(provenance: Path) -> bool:
+def _is_signed(bundle: Path) -> bool:
+    """Return whether a bundle passes for the user's own."""
     try:
-        return bool(json.loads(provenance.read_bytes()).get("signature"))
-    except (OSError, ValueError, AttributeError):
+        return is_own(bundle)
+    except TorchReproError:
         return False
 
 
@@ -306,7 +309,8 @@ def _write_bytecode() -> None:
 def _violations_in(code: int, out: str, err: str) -> Iterator[str]:
     if code not in (0, 1, 2, 125):  # 2: `check` on what `import` made fails otherwise
         yield f"exit code {code}"
-    if code == 125 and not re.search(r"^(?:torchrepro|.*error)", err, re.MULTILINE):
+    reasons = re.search(r"^(?:torchrepro|.*error)", err, re.MULTILINE)
+    if code == 125 and not (reasons or re.search(r"^\w+ +(?:invalid|not asked) +\S", out, re.MULTILINE)):
         yield "no answer, and no line that says why"
     for word in ("Traceback", "bug of torchrepro"):
         if word in err:
@@ -344,7 +348,8 @@ def main(say: Callable[[str], None] = print) -> int:
     parser.add_argument("--verbs", default=",".join(VERBS), help="some of the verbs, by comma")
     parser.add_argument("--only", default="", help="bundles whose name contains this", metavar="WORD")
     options = parser.parse_args()
-    os.environ.setdefault("TORCHREPRO_CONFIG_DIR", str(_CACHE / "config"))  # no key is made in the user's own
+    config = Path(os.environ.get("TORCHREPRO_CACHE_DIR", _CACHE)) / "config"
+    os.environ["TORCHREPRO_CONFIG_DIR"] = str(config)  # no key is made in the user's own
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     verbs = options.verbs.split(",")
     table = [(name, verb) for verb in verbs for name in attacks_for(verb) if options.only in name]
