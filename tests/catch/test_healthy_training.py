@@ -47,7 +47,7 @@ print("steps", step + 1)
 @pytest.mark.parametrize(
     ("width", "layers", "steps"),
     [
-        (16, 1, 20),
+        (16, 1, 10),
         pytest.param(64, 2, 60, marks=[pytest.mark.thorough, pytest.mark.timeout(400)]),
     ],
 )

@@ -95,6 +95,7 @@ def test_the_program_goes_on_after_its_failure_was_minified_in_its_forks(tmp_pat
     assert script in ended.stderr, "the command prints what the program found"
 
 
+@pytest.mark.thorough
 def test_where_forks_cannot_be_trusted_a_fresh_process_takes_over_and_says_why(tmp_path: Path) -> None:
     ended = run(tmp_path, _REGISTERED, "--minify", "--go-on")
     assert "answer torch.Size([8, 4])" in ended.stdout
@@ -126,6 +127,7 @@ if abs(model(x) - x.cos().sum()) > 0.1:
 """
 
 
+@pytest.mark.thorough
 def test_a_call_can_be_saved_and_minified_at_once(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(_SAVES)
     command = [sys.executable, "program.py"]

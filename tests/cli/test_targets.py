@@ -255,6 +255,7 @@ def test_a_target_that_cannot_be_run_leaves_no_directory_but_the_users_own(
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_minify_runs_a_function_as_compare_does(tmp_path: Path) -> None:
     words, backend, _, _ = CASES["call and post"]
     (tmp_path / "model.py").write_text(textwrap.dedent(FILE.format(**{**PLAIN, **words})))

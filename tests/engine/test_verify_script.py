@@ -41,13 +41,11 @@ def test_failures_are_told_apart() -> None:
     wrapped = "raise RuntimeError('backend raised: LoweringException: ValueError: no buffer buf7 in 12')"
     expected = Signature(Kind.COMPILE_ERROR, Stage.BACKEND, "ValueError", "no buffer buf<n> in <n>")
     assert _verified(wrapped, expected).reproduces
-    assert not _verified("raise ValueError('another')", expected).reproduces
     assert not _verified("raise KeyError('no buffer buf7 in 12')", expected).reproduces
 
     crash = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)"
     assert _verified(crash, Signature(Kind.CRASH, exception="SIGSEGV")).reproduces
     assert not _verified(crash, Signature(Kind.CRASH, exception="SIGABRT")).reproduces
-    assert not _verified(crash, _MISMATCH).reproduces
 
 
 @pytest.mark.parametrize(("value", "imported"), [("3", "True"), ("4", "False")])

@@ -43,6 +43,7 @@ def sentences(found: Explanation) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_smallest_of_small_integers() -> None:
     """pytorch #191499: lanes of a vector that hold nothing take part in `amin`."""
     found = explained(

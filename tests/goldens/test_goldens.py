@@ -15,7 +15,6 @@ import torch
 from benchmarks.minify.cases import Case, chosen
 
 HERE = Path(__file__).resolve().parent
-QUICK = ("191499",)
 """The held bundle that CI minifies and locates; the others are thorough."""
 _SIZES = ("ops", "inputs", "signature", "exit_code")
 FIRM = {
@@ -93,9 +92,8 @@ def test_a_held_bundle_is_still_opened_and_shown(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [one if one in QUICK else pytest.param(one, marks=pytest.mark.thorough) for one in _bundles()]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", _bundles())
 @pytest.mark.timeout(1200)
 def test_a_held_bundle_is_checked_minified_and_located_as_recorded(name: str, tmp_path: Path) -> None:
     answer = record.record_bundle(HERE / "bundles" / f"{name}.zip", _case(name), tmp_path)

@@ -79,7 +79,7 @@ def test_a_candidate_whose_host_is_killed_runs_again_in_another(
     ended, outcome = sending.wait()
     assert ended is one
     assert outcome.result[1] != lost[1]
-    assert not Path(f"/proc/{lost[0]}").exists()
+    assert soon(lambda: not Path(f"/proc/{lost[0]}").exists())
 
 
 def test_a_large_storage_is_sent_once_for_all_candidates_that_have_it(tmp_path: Path) -> None:
