@@ -15,7 +15,6 @@ import torch
 from benchmarks.minify.cases import Case, chosen
 
 HERE = Path(__file__).resolve().parent
-"""The held bundle that CI minifies and locates; the others are thorough."""
 _SIZES = ("ops", "inputs", "signature", "exit_code")
 FIRM = {
     "c18": {"minify": _SIZES, "locate": ("stage", "op", "part")},

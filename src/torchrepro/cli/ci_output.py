@@ -6,12 +6,12 @@ Azure's takes `##vso[...]`: a bundle could hide output, set results of the step 
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from typing import Any, TextIO
 
-_SERVICES = ("GITHUB_ACTIONS", "TF_BUILD")
+SERVICES = frozenset({"GITHUB_ACTIONS", "TF_BUILD"})
+"""Variables that CI services set which read commands from what is printed."""
 _COMMANDS = re.compile(r"^[^\S\n]*:(?=:)|#(?=#\w{0,20}\[)", re.MULTILINE)
 
 
@@ -29,9 +29,8 @@ class WithoutCommands:
 
 
 def break_commands() -> None:
-    """Let what is printed from here on hold no commands, where a CI service reads it."""
-    if any(name in os.environ for name in _SERVICES):
-        sys.stdout, sys.stderr = WithoutCommands(sys.stdout), WithoutCommands(sys.stderr)
+    """Let what is printed from here on hold no commands."""
+    sys.stdout, sys.stderr = WithoutCommands(sys.stdout), WithoutCommands(sys.stderr)
 
 
 def stream_for_commands(stream: TextIO) -> TextIO:

@@ -1,4 +1,4 @@
-"""`torchrepro import`: a bundle from what PyTorch's own tools have written."""
+"""`torchrepro import` and `torchrepro export`: bundles from PyTorch's own artefacts, and for other tools."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from torchrepro.cli.options import CANNOT_BE_TESTED, Json, Traceback, failures_as_lines
+from torchrepro.interchange.export import Form
 from torchrepro.nouns.errors import visible
 
 
@@ -75,3 +76,62 @@ def import_(
         for left in imported.refused:
             print(visible(f"torchrepro: {left.name}: {left.reason}"), file=sys.stderr)
     raise typer.Exit(0 if imported.bundles else CANNOT_BE_TESTED)
+
+
+def export(
+    bundle: Annotated[
+        Path,
+        typer.Argument(
+            metavar="BUNDLE", help="A bundle, the directory that `minify` made, or the minimal bundle in it."
+        ),
+    ],
+    form: Annotated[
+        Form,
+        typer.Option(
+            "--as",
+            help="fx_graph_runnable: for torch's own tools. pytest, unittest: a failing test. aoti: compiled "
+            "by AOTInductor and compared with eager.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where to write it (default: a name made of the bundle's, in this directory).",
+            show_default=False,
+        ),
+    ] = None,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--trust",
+            metavar="MODULE",
+            help="Write out a stranger's bundle as it is, with its code, modules, libraries and settings "
+            "(`bundle`, or what a refusal names); without this what it may run in the sandbox.",
+        ),
+    ] = None,
+    json_: Json = False,
+    traceback: Traceback = False,
+) -> None:
+    """Write a bundle as a file that other tools run; where it was minified, the minimal one. Runs nothing.
+
+    Values that need more than a line are written next to the file. Existing files are not replaced.
+    Exit code: 0 written, 125 it cannot be.
+    """
+    from torchrepro import pipeline
+
+    with failures_as_lines(as_json=json_, show_traceback=traceback):
+        exported = pipeline.export_bundle(bundle, form, output, trusted=tuple(trust or ()))
+    if json_:
+        files = [str(path) for path in exported.side_files]
+        told = {"path": str(exported.script), "files": files, "as": form.value}
+        print(json.dumps({**told, "minimal": exported.minimal, "stranger": exported.stranger}))
+        return
+    print(visible(exported.script))
+    for path in exported.side_files:
+        print(visible(f"  with its values: {path}"), file=sys.stderr)
+    if exported.stranger:
+        print("  note: the bundle is a stranger's; read the file before you run it", file=sys.stderr)
