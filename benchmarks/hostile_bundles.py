@@ -310,7 +310,9 @@ def _violations_in(code: int, out: str, err: str) -> Iterator[str]:
     if code not in (0, 1, 2, 125):  # 2: `check` on what `import` made fails otherwise
         yield f"exit code {code}"
     reasons = re.search(r"^(?:torchrepro|.*error)", err, re.MULTILINE)
-    if code == 125 and not (reasons or re.search(r"^\w+ +(?:invalid|not asked) +\S", out, re.MULTILINE)):
+    if code == 125 and not (
+        reasons or re.search(r"^\s*(?:\w+ +(?:invalid|not asked)|cannot run) +\S", out, re.MULTILINE)
+    ):
         yield "no answer, and no line that says why"
     for word in ("Traceback", "bug of torchrepro"):
         if word in err:
