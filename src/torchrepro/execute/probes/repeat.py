@@ -5,7 +5,7 @@ Atomic additions in parallel loops may end in any order. Torch documents that, a
 rounding, is no failure.
 
 A kernel that reads memory which nothing has written often finds the right values there, because a former
-result was in it. So the C library is told to fill what it hands out (glibc; elsewhere this is left out).
+result was in it. So the C library fills what it hands out (glibc; elsewhere this is left out).
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _allowed(context: ProbeContext, subject: Subject, seen: Judged) -> bool:
 
 
 def _is_documented(context: ProbeContext) -> bool:
-    """Return whether the runs agree where torch is told to use deterministic algorithms."""
+    """Return whether the runs agree where torch uses deterministic algorithms."""
     mode = torch.get_deterministic_debug_mode()
     if mode:
         return False  # it has been told already
