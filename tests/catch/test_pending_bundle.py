@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from hypothesis import strategies as st
 from torchrepro import Compiler, Place
 from torchrepro.bundle.storage_file import StorageRewriter, open_storages, write_storages
 from torchrepro.catch.caught import caught_in, read_flight
+from torchrepro.catch.pending_bundle import PendingBundle
 from torchrepro.catch.session import Session
 from torchrepro.catch.settings import WatchSettings
-from torchrepro.catch.snapshot import PendingBundle, Snapshot
+from torchrepro.catch.snapshot import Snapshot
 
 
 class Sums(torch.nn.Module):
@@ -124,14 +126,40 @@ def test_the_users_tensors_are_not_kept_alive(tmp_path: Path) -> None:
     assert dead() is None
 
 
+@given(sizes=st.lists(st.sampled_from([0, 1, 3, 64, 128, 500]), min_size=1, max_size=6), data=st.data())
+def test_rewriting_any_of_the_storages_leaves_the_others(sizes: list[int], data: st.DataObject) -> None:
+    old = {f"s{number}": torch.zeros(size, dtype=torch.uint8) for number, size in enumerate(sizes)}
+    chosen = data.draw(st.lists(st.sampled_from(sorted(old)), unique=True))
+    new = {name: torch.randint(1, 255, old[name].shape, dtype=torch.uint8) for name in chosen}
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "tensors.safetensors")
+        write_storages(path, old)
+        rewriter = StorageRewriter(path)
+        rewriter.write((name, value.data_ptr(), value.numel()) for name, value in new.items())
+        rewriter.close()
+        found = open_storages(path)
+        assert all(torch.equal(found[name], value) for name, value in {**old, **new}.items())
+
+
+def test_a_parameter_that_becomes_another_is_written_anew(tmp_path: Path) -> None:
+    """The same object, with other data: `module.half()` assigns to `.data`."""
+    pending = pending_in(tmp_path)
+    x, weight = torch.ones(3), torch.nn.Parameter(torch.ones(3))
+    update(pending, (x, weight))
+    for changed in (torch.zeros(3), torch.full((5,), 2.0), torch.ones(3, dtype=torch.float16)):
+        weight.data = changed
+        update(pending, (x, weight))
+        assert torch.equal(pending.load().inputs[1], changed)
+
+
 def test_rewriting_refuses_another_size(tmp_path: Path) -> None:
     path = tmp_path / "tensors.safetensors"
     write_storages(path, {"a": torch.zeros(8, dtype=torch.uint8), "b": torch.zeros(3, dtype=torch.uint8)})
     rewriter = StorageRewriter(path)
     new = torch.arange(3, dtype=torch.uint8)
-    rewriter.write("b", new.data_ptr(), 3)
+    rewriter.write([("b", new.data_ptr(), 3)])
     with pytest.raises(ValueError, match="a has 8 bytes, not 3"):
-        rewriter.write("a", new.data_ptr(), 3)
+        rewriter.write([("a", new.data_ptr(), 3)])
     rewriter.close()
     assert torch.equal(open_storages(path)["b"], new)
     assert torch.equal(open_storages(path)["a"], torch.zeros(8, dtype=torch.uint8))

@@ -12,7 +12,7 @@ import ctypes
 import math
 import mmap
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
@@ -31,6 +31,8 @@ _MAX_HEADER = 100_000_000
 """The limit of the `safetensors` package."""
 _PIECE = 1 << 30
 """Linux writes at most 2 GiB in one call."""
+_RUN = 1024
+"""Linux writes at most so many pieces of memory in one call."""
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -105,13 +107,38 @@ class StorageRewriter:
             self._records, self._data_start = _read_header(file, os.fstat(file.fileno()).st_size)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
 
-    def write(self, name: str, address: int, length: int) -> None:
-        """Write `length` bytes from a memory address, which must be those of the whole storage."""
-        start, stop = self._records[name].data_offsets
-        if stop - start != length:
-            raise ValueError(f"{name} has {stop - start} bytes, not {length}")
-        view = memoryview((ctypes.c_char * length).from_address(address)).cast("B")
-        _write_at(self._descriptor, self._data_start + start, view)
+    def write(self, storages: Iterable[tuple[str, int, int]]) -> None:
+        """Write storages, each given by its name, its address in memory and its length, which may not differ.
+
+        Those next to one another in the file are written with one system call.
+        """
+        run: list[memoryview] = []
+        begin = end = 0
+        for start, address, length in sorted(self._placed(storages)):
+            if start != end or len(run) == _RUN:
+                self._write_run(begin, run)
+                run, begin = [], start
+            run.append(memoryview((ctypes.c_char * length).from_address(address)).cast("B"))
+            end = start + length
+        self._write_run(begin, run)
+
+    def _placed(self, storages: Iterable[tuple[str, int, int]]) -> Iterator[tuple[int, int, int]]:
+        for name, address, length in storages:
+            start, stop = self._records[name].data_offsets
+            if stop - start != length:
+                raise ValueError(f"{name} has {stop - start} bytes, not {length}")
+            if length:
+                yield start, address, length
+
+    def _write_run(self, start: int, run: list[memoryview]) -> None:
+        offset = self._data_start + start
+        while run:
+            done = os.pwritev(self._descriptor, run, offset)
+            offset += done
+            while run and done >= len(run[0]):
+                done -= len(run.pop(0))
+            if run:
+                run[0] = run[0][done:]
 
     def close(self) -> None:
         os.close(self._descriptor)

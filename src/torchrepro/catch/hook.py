@@ -22,9 +22,10 @@ from torchrepro.bundle.read import CAPTURED, GENERATED
 from torchrepro.catch.caught import HANG_SECONDS
 from torchrepro.catch.checker import Before, Checker, verdict_on_damaged
 from torchrepro.catch.compiled_target import enclosing_calls
+from torchrepro.catch.pending_bundle import PendingBundle
 from torchrepro.catch.session import Sampler, Session, is_checking, looking_away
 from torchrepro.catch.settings import OnMismatch
-from torchrepro.catch.snapshot import PendingBundle, Snapshot
+from torchrepro.catch.snapshot import Snapshot
 from torchrepro.cut.hints import working_on
 from torchrepro.engine.check_bundle import eager_fails
 from torchrepro.execute.collectives import CollectiveRecord, recorded_collectives, without_other_ranks
@@ -36,6 +37,7 @@ from torchrepro.nouns.verdict import Kind, Stage, Verdict
 from torchrepro.script.save_bundle import Members, finished, write_what_can_be
 from torchrepro.torch_api.generators import (
     capture_rng_state,
+    device_rng_states,
     is_capturing,
     is_device_fault,
     quick_rng_state,
@@ -177,7 +179,7 @@ class WatchedGraph:
         checked = checkable and self._sampler.take()
         if checkable and not checked:
             return compiled(*args)
-        rng = capture_rng_state().devices
+        rng = device_rng_states()
         started = time.monotonic()
         held = tuple(inputs) if checked else ()
         self._checker = self._checker or Checker(compiled)

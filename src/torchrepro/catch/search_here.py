@@ -9,6 +9,7 @@ until its end (`WatchSettings.go_on`).
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Mapping
@@ -30,6 +31,7 @@ from torchrepro.engine.processes.fork_safety import (
 from torchrepro.engine.processes.fresh_process import compiler_environment, start_interpreter
 from torchrepro.engine.processes.limits import MARK, end_leftovers
 from torchrepro.engine.search.process import ONE_THREAD, Search
+from torchrepro.engine.search.run_directory import RunDirectory
 from torchrepro.locate.settings import locate_search
 from torchrepro.minify.run_directory import MinifySettings, minify_search
 from torchrepro.nouns.errors import DoesNotFail, HarnessError, TorchReproError, in_a_line, say
@@ -106,6 +108,8 @@ class SearchHere:
         finally:
             if self._standby is not None:
                 self._standby.end()
+                for result in self.found:
+                    shutil.rmtree(RunDirectory(Path(result.directory)).cache, ignore_errors=True)
 
     def _answer(self, verb: str) -> Minified | Located:
         search = self._searches[verb]()

@@ -6,27 +6,17 @@ Compilers change their graph, so it is turned into text at once; a bundle needs 
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch.fx import GraphModule
 
-from torchrepro.bundle.load import load_verified
 from torchrepro.bundle.process_groups import communicates, current_groups, is_distributed
 from torchrepro.bundle.provenance import owners
-from torchrepro.bundle.read import TENSORS
-from torchrepro.bundle.storage_file import StorageRewriter
-from torchrepro.bundle.storages import bytes_in_place
-from torchrepro.bundle.values import PackedValues, pack_values
-from torchrepro.catch.caught import UNFINISHED, FlightRecord
-from torchrepro.catch.session import Session
 from torchrepro.edit.surgery import has_effects
 from torchrepro.execute.record_graphs import Origins
 from torchrepro.graph_text.annotations import Dimension, TensorNote, note_of_node
@@ -35,18 +25,13 @@ from torchrepro.graph_text.parser import read_graph
 from torchrepro.graph_text.printer import GraphText, write_graph
 from torchrepro.nouns.errors import CannotSerialise, in_a_line
 from torchrepro.nouns.repro import Ambient, Collective, Compiler, Origin, Place, Repro, Symbol
-from torchrepro.script.save_bundle import members_of, values_of
 from torchrepro.state.ambient import capture_ambient
 from torchrepro.torch_api.dynamo import is_one_graph
 from torchrepro.torch_api.fake import FakeTensor, FakeTensorMode
 from torchrepro.torch_api.modes import disable_current_modes
 from torchrepro.torch_api.tensors import (
-    base_without_grad,
     expression,
     hint,
-    is_zero_tensor,
-    plain_torch,
-    version_of,
 )
 from torchrepro.user_code.graph_source import without_code, write_with_source
 
@@ -221,7 +206,7 @@ def _shapes(graph: GraphModule) -> tuple[tuple[Dimension, ...] | None, ...]:
 def _written(graph: GraphModule) -> GraphText:
     try:
         return write_graph(graph)
-    except Exception:
+    except Exception:  # of whatever the graph holds: what can be written is better than no bundle
         return write_graph(graph, incomplete=True)
 
 
@@ -263,188 +248,7 @@ def _writes(node: torch.fx.Node) -> bool:
     return has_effects(node) or getattr(node.target, "__name__", "") == "batch_norm"
 
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-_WITHOUT_CODE = (*_PLAIN, bool, int, float, complex, str, type(None))
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""Types of tensors that are nothing but their bytes and their layout."""
+_WITHOUT_CODE = (*PLAIN, bool, int, float, complex, str, type(None))
 """Types of inputs for which a bundle needs no class of the user."""
-
-
-class PendingBundle:
-    """The unfinished bundle of one graph, updated before each call."""
-
-    def __init__(self, session: Session, snapshot: Snapshot) -> None:
-        self._session = session
-        self._snapshot = snapshot
-        self._pid = os.getpid()
-        self._flight: FlightRecord | None = None
-        self._in_place: _InPlace | None = None
-        self.path: Path | None = None
-
-    def update(self, inputs: Sequence[Any], rng: Mapping[str, torch.Tensor], phase: str) -> None:
-        """Write the inputs of a call that is about to happen to the bundle, and its phase."""
-        if self._pid != os.getpid():
-            # In a forked child: the files are the parent's.
-            self._pid, self._in_place, self._flight, self.path = os.getpid(), None, None, None
-        if self._in_place is None or not self._in_place.write([*inputs, *rng.values()]):
-            self._rewrite_all(inputs, rng)
-        assert self._flight is not None
-        self._flight.write(phase)
-
-    def idle(self) -> None:
-        """Record that the call has returned."""
-        if self._flight is not None:
-            self._flight.write("idle")
-
-    def load(self) -> Repro:
-        """Return the repro from disk, with the inputs as they were before the call."""
-        assert self.path is not None
-        return load_verified(self.path)
-
-    def discard(self) -> None:
-        if self._pid != os.getpid():
-            return
-        if self._in_place is not None:
-            self._in_place.file.close()
-        if self._flight is not None:
-            self._flight.remove()
-        if self.path is not None:
-            shutil.rmtree(self.path, ignore_errors=True)
-        self._in_place, self._flight, self.path = None, None, None
-
-    def _rewrite_all(self, inputs: Sequence[Any], rng: Mapping[str, torch.Tensor]) -> None:
-        written, repro = self._snapshot.data_with(inputs, rng)
-        cap = self._session.settings.size_cap
-        packed = pack_values(values_of(repro, written), size_cap=cap, code=written.code)
-        members = members_of(repro, written, packed, run_id=self._session.run_id)
-        # Not sealed: later calls overwrite its tensors, and finishing it seals it.
-        path = self._session.under_free_name(UNFINISHED, partial(members.write, seal=False))
-        try:
-            flight = FlightRecord(path)
-        except OSError:
-            shutil.rmtree(path, ignore_errors=True)  # without its record nobody would remove it
-            raise
-        self._session.announce_unfinished(path)
-        if self.path is None:
-            self._session.endings.append(self.discard)
-        self.discard()
-        self.path, self._flight = path, flight
-        self._in_place = _InPlace.of(path / TENSORS, [*inputs, *rng.values()], packed)
-
-
-_ALWAYS_WRITTEN = 1 << 16
-"""Bytes of a tensor up to which it is written each time: a write through `.data` is not counted by torch."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """A storage in the file, and where its bytes come from."""
-
-    name: str
-    index: int
-    """Which of the values has the storage."""
-    offset: int
-    length: int
-
-
-class _InPlace:
-    """Overwrites the inputs of the first call by those of a later one, if they have the same layout.
-
-    A large tensor that torch has not counted a write to since is in the file already.
-    """
-
-    def __init__(
-        self, path: Path, layout: tuple[Any, ...], pieces: list[_Piece], values: Sequence[Any]
-    ) -> None:
-        self.file = StorageRewriter(path)
-        self._layout = layout
-        self._pieces = pieces
-        self._states = [_state(values[piece.index]) for piece in pieces]
-
-    @classmethod
-    def of(cls, path: Path, values: Sequence[Any], packed: PackedValues) -> _InPlace | None:
-        """Return None unless all tensors are plain ones whose bytes were written unchanged."""
-        layout = _layout(values)
-        if layout is None:
-            return None
-        holders = {
-            tensor.untyped_storage().data_ptr(): index
-            for index, tensor in enumerate(values)
-            if isinstance(tensor, torch.Tensor)
-        }
-        pieces = []
-        for name, stored in packed.storages.items():
-            if name.startswith("constant."):
-                continue  # part of the graph: it does not change from call to call
-            address, offset = packed.origins.get(name, (0, 0))
-            if address not in holders:
-                return None
-            pieces.append(_Piece(name, holders[address], offset, stored.numel()))
-        return cls(path, layout, pieces, values)
-
-    def write(self, values: Sequence[Any]) -> bool:
-        if _layout(values) != self._layout:
-            return False
-        batches: dict[torch.device, list[tuple[_Piece, torch.UntypedStorage]]] = {}
-        for number, piece in enumerate(self._pieces):
-            tensor = values[piece.index]
-            state, storage = _state(tensor), tensor.untyped_storage()
-            is_small = piece.length <= _ALWAYS_WRITTEN
-            if not is_small and state == self._states[number]:
-                continue
-            self._states[number] = state
-            if storage.device.type == "cpu":
-                self.file.write(piece.name, storage.data_ptr() + piece.offset, piece.length)
-            elif is_small:
-                batches.setdefault(storage.device, []).append((piece, storage))
-            else:
-                self._write_from_device([(piece, storage)])
-        for batch in batches.values():
-            self._write_from_device(batch)
-        return True
-
-    def _write_from_device(self, batch: Sequence[tuple[_Piece, torch.UntypedStorage]]) -> None:
-        """Write pieces on one device with one copy to the host: each copy waits for the device."""
-        with plain_torch():
-            parts = [bytes_in_place(storage, piece.offset, piece.length) for piece, storage in batch]
-            flat = (parts[0] if len(parts) == 1 else torch.cat(parts)).cpu()
-        address = flat.data_ptr()
-        for piece, _ in batch:
-            self.file.write(piece.name, address, piece.length)
-            address += piece.length
-
-
-def _state(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return the address of a tensor's memory and the number of writes to it that torch has counted."""
-    return tensor.untyped_storage().data_ptr(), -1 if tensor.is_inference() else version_of(tensor)
-
-
-def _layout(values: Sequence[Any]) -> tuple[Any, ...] | None:
-    """Return all that a manifest has about the inputs; None for tensors that need more than their bytes."""
-    storages: dict[int, int] = {}
-    layout: list[Any] = []
-    for value in values:
-        if not isinstance(value, torch.Tensor):
-            layout.append((type(value), value))
-            continue
-        if type(value) not in _PLAIN or value.layout is not torch.strided:
-            return None
-        if is_zero_tensor(value):
-            return None  # it has no bytes to overwrite
-        storage = value.untyped_storage()
-        alias = storages.setdefault(storage.data_ptr(), len(storages))
-        layout.append(
-            (
-                type(value),
-                value.dtype,
-                value.device,
-                value.shape,
-                value.stride(),
-                value.storage_offset(),
-                value.requires_grad,
-                value.is_leaf,
-                value.is_conj() or value.is_neg() or value.is_inference(),
-                base_without_grad(value) is not None,
-                alias,
-                storage.nbytes(),
-            )
-        )
-    return tuple(layout)

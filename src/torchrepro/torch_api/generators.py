@@ -41,7 +41,18 @@ def is_initialised(kind: str) -> bool:
 
 
 def capture_rng_state(*generators: torch.Generator) -> RngState:
-    """Return the state of the global generators (torch's on devices in use, Python's, NumPy's) and of these.
+    """Return the state of the global generators (torch's, Python's and NumPy's) and of these."""
+    numpy = sys.modules.get("numpy")
+    return RngState(
+        devices=device_rng_states(),
+        python=random.getstate(),
+        numpy=None if numpy is None else numpy.random.get_state(),
+        generators=tuple((generator, generator.get_state()) for generator in generators),
+    )
+
+
+def device_rng_states() -> dict[str, torch.Tensor]:
+    """Return the states of torch's default generators on the CPU and on all devices in use.
 
     A device that is not initialised is skipped, because a query would create its context.
     """
@@ -52,13 +63,7 @@ def capture_rng_state(*generators: torch.Generator) -> RngState:
         elif is_initialised(kind):
             module = torch.get_device_module(kind)
             devices.update({f"{kind}:{i}": module.get_rng_state(i) for i in range(module.device_count())})
-    numpy = sys.modules.get("numpy")
-    return RngState(
-        devices=devices,
-        python=random.getstate(),
-        numpy=None if numpy is None else numpy.random.get_state(),
-        generators=tuple((generator, generator.get_state()) for generator in generators),
-    )
+    return devices
 
 
 def same_states(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> bool:
