@@ -107,3 +107,45 @@ def test_a_generator_is_a_row_and_a_kind_of_verdict_says_whether_a_program_fails
     assert Generator("test", f"{__name__}:generate", 1, "for a test").jobs == "torchrepro.hunt.jobs"
     assert Judged("test-1", "mismatch").fails
     assert not Judged("test-1", SUSPECT).fails
+
+
+def _amin(x: torch.Tensor) -> tuple[torch.Tensor]:
+    return (torch.amin(x.to(torch.uint8), 0),)
+
+
+def _padded_pool(x: torch.Tensor) -> tuple[torch.Tensor]:
+    return (torch.nn.functional.avg_pool2d(x.view(1, 2, 4, 4), 2, padding=(1,)),)
+
+
+def _nanmean(x: torch.Tensor) -> tuple[torch.Tensor]:
+    return (torch.nanmean(torch.sin(x), dim=()),)
+
+
+def _std_of_one(x: torch.Tensor) -> tuple[torch.Tensor]:
+    return (torch.std(x[:1]),)
+
+
+_GOOD = (lambda x: (x.sin() * 2,), lambda x: (x.softmax(0),), lambda x: (x.cumsum(0).relu(),))
+
+
+@pytest.mark.slow
+def test_a_program_that_fails_alone_is_a_suspect_in_a_joint_compilation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pytorch#191499, and what cannot be lowered or traced, on torch 2.13."""
+    functions = (*_GOOD, _amin, _padded_pool, *_GOOD, _nanmean, _std_of_one, *_GOOD)
+
+    def program_of(seed: str, sources: Any = ()) -> program.Program:
+        graph = torch.fx.symbolic_trace(functions[int(seed.rpartition("-")[2], 16)])
+        inputs = (torch.linspace(1, 32, 32).requires_grad_(),)
+        return program.Program(seed, Repro(graph, inputs, compiler=Compiler("inductor")))
+
+    monkeypatch.setattr(jobs, "program_of", program_of)
+    seeds = [f"test-{number:x}" for number in range(len(functions))]
+    alone: dict[str, str] = {}
+    for seed in seeds:
+        alone |= _judged([seed], alone=True, bundle=str(tmp_path / seed))
+    failing = {seed for seed, kind in alone.items() if kind != "pass"}
+    together = _judged(seeds)
+    assert {"test-3", "test-4", "test-8"} <= failing or not torch.__version__.startswith("2.13.")
+    assert {seed for seed, kind in together.items() if kind == SUSPECT} == failing

@@ -91,7 +91,7 @@ def hunt(
         ),
     ] = "",
     on: On = "",
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Programs in a compilation, at most.")] = 64,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Programs in a compilation, at most.")] = 128,
     trust: Trust = None,
     json_: Json = False,
     quiet: Quiet = False,

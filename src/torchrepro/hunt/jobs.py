@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import torch
 
-from torchrepro.cut.batches import can_be_joined, joined
+from torchrepro.cut.batches import can_be_joined
 from torchrepro.cut.judge_joined import judge_joined
 from torchrepro.engine.processes.fresh_process import job_named
 from torchrepro.execute.judge_repro import Prepared, judge_repro
@@ -126,15 +126,15 @@ def _judged_together(programs: Sequence[Program], phase: Phase) -> list[Judged]:
         verdict = judge_repro(repros[0], phase=phase)
         dynamo.reset()
         return [_together(programs[0], verdict)]
-    whole = joined(repros)
-    verdict, named = judge_joined(whole, phase)
+    verdict, whole, named = judge_joined(repros, phase)
     dynamo.reset()
     own = whole.verdicts(verdict)
-    if own is not None:
-        return [_together(program, each) for program, each in zip(programs, own, strict=True)]
     suspects = [program for number, program in enumerate(programs) if number in named]
     others = [program for number, program in enumerate(programs) if number not in named]
     found = [Judged(program.seed, SUSPECT, verdict.summary) for program in suspects]
+    if own is not None:
+        passed = [each for number, each in enumerate(own) if number not in named]
+        return found + [_together(program, each) for program, each in zip(others, passed, strict=True)]
     middle = 0 if suspects else len(others) // 2
     for part in filter(None, (others[:middle], others[middle:])):
         found += _judged_together(part, phase)

@@ -33,7 +33,7 @@ class HuntSettings:
     """Processes at a time; None: one for each core."""
     neighbours: int = 1
     """Hunts on this machine at the same time, which share its cores and its memory."""
-    batch: int = 64
+    batch: int = 128
     """Programs in a compilation, at most."""
     sort_seconds: float = 300.0
     """For minifying and locating one failure; 0: failures are not sorted."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,8 @@ SEAMS = {
     "CompilerBisector": Seam("torch._inductor.compiler_bisector", "turn passes and lowerings off by name"),
     "clear_caches": Seam("torch._inductor.utils", "forget what is kept in memory of compilations"),
     "fresh_cache": Seam("torch._inductor.utils", "an empty directory for all caches"),
+    "torch_key": Seam("torch._inductor.codecache", "hash inductor's sources ahead"),
+    "triton_key": Seam("torch._inductor.runtime.triton_compat", "hash Triton's sources ahead"),
     "PatternMatcherPass": Seam("torch._inductor.pattern_matcher", "turn rewrites off by name"),
 }
 
@@ -47,6 +50,14 @@ CHOICES: dict[str, dict[str, Any]] = {
 
 
 __getattr__ = loading(__name__, SEAMS)
+
+
+def hash_compilers() -> None:
+    """Hash the sources of inductor and of Triton, which torch remembers: half a second of a first compile."""
+    loaded = __getattr__
+    loaded("torch_key")()
+    with suppress(RuntimeError):  # Triton is not installed
+        loaded("triton_key")()
 
 
 @contextmanager
@@ -81,24 +92,88 @@ def ops_announced(words: str) -> AbstractContextManager[None]:
         targets = dict.fromkeys(f"target: {origin.target}" for origin in origins)
         return f"std::fputs({json.dumps(' '.join([words, *targets]) + chr(10))}, stderr);"
 
-    return _before_each_loop(line)
+    return _around_each_loop(line)
 
 
-def sources_named(name: Callable[[Sequence[Node]], str]) -> AbstractContextManager[None]:
-    """Let errors of the C++ compiler in the body call a loop's source what `name` returns for its nodes."""
+@contextmanager
+def failing_left_out(name: Callable[[Sequence[Node]], str]) -> Iterator[set[str]]:
+    """Let inductor leave out what it cannot lower or the C++ compiler rejects in the body; yield the names.
+
+    `name` returns what the compiler's errors are to call the loop of some nodes; empty: nothing is left out
+    for them. An op that cannot be lowered is called instead. All loops of a name are left out together: one
+    would read what another has not written. Then the results under that name mean nothing.
+    Run on torch 2.13; 2.11 and 2.15 have the same (`GraphLowering.call_function`, `fallback_handler`,
+    `AsyncCompile.cpp_pybinding`).
+    """
+    from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.exc import CppCompileError
+    from torch._inductor.graph import GraphLowering
+    from torch._inductor.lowering import fallback_handler
+
+    from torchrepro.torch_api.ops import OpOverload
+
+    left_out: set[str] = set()
+    call_function, cpp_pybinding = GraphLowering.call_function, AsyncCompile.cpp_pybinding
 
     def line(origins: Sequence[Node]) -> str:
         named = name(origins)
         return f"#line 1 {json.dumps(named)}" if named else ""
 
-    return _before_each_loop(line)
+    def lowered(graph: Any, target: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            return call_function(graph, target, args, kwargs)
+        except Exception as exc:
+            named = name([graph.current_node])
+            if not named or not isinstance(target, OpOverload):
+                raise
+            try:
+                called = fallback_handler(target, add_to_fallback_set=False)(*args, **kwargs)
+            except Exception:
+                raise exc from None
+            left_out.add(named)
+            return called
+
+    def compiled(compiler: Any, types: Any, source: str) -> Any:
+        while True:
+            try:
+                return cpp_pybinding(compiler, types, _without_loops(source, left_out))
+            except CppCompileError as exc:
+                rejected = set(_REJECTED.findall(str(exc))) & set(_LOOP.findall(source)) - left_out
+                if not rejected:
+                    raise
+                left_out.update(rejected)
+
+    with (
+        _around_each_loop(line, _END),
+        replaced(GraphLowering, "call_function", lowered),
+        replaced(AsyncCompile, "cpp_pybinding", compiled),
+    ):
+        yield left_out
+
+
+_END = "// torchrepro: the end of a loop"
+_LOOP = re.compile(r'^ *#line 1 "(.+)"$', re.MULTILINE)
+_REJECTED = re.compile(r"^(.+?):[\d:]* (?:fatal )?error:", re.MULTILINE)
+
+
+def _without_loops(source: str, names: Collection[str]) -> str:
+    """Return C++ source without the loops that have these names."""
+    kept, leaving_out = [], False
+    for row in source.splitlines(keepends=True):
+        found = _LOOP.match(row)
+        leaving_out = leaving_out or (found is not None and found[1] in names)
+        if not leaving_out:
+            kept.append(row)
+        leaving_out = leaving_out and row.strip() != _END
+    return "".join(kept)
 
 
 @contextmanager
-def _before_each_loop(line: Callable[[Sequence[Node]], str]) -> Iterator[None]:
+def _around_each_loop(line: Callable[[Sequence[Node]], str], end: str = "") -> Iterator[None]:
     """Insert a line, chosen by a loop's nodes, before each C++ loop that inductor generates in the body.
 
-    Checked on torch 2.13 (`KernelGroup.finalize_kernel`; without it nothing is inserted).
+    Where there is one, `end` is inserted after the loop. Checked on torch 2.13
+    (`KernelGroup.finalize_kernel`; without it nothing is inserted).
     """
     from torch._inductor.codegen.cpp import KernelGroup
 
@@ -109,9 +184,12 @@ def _before_each_loop(line: Callable[[Sequence[Node]], str]) -> Iterator[None]:
 
     def finalize_kernel(group: Any, kernel: Any, nodes: Any) -> None:
         origins = [origin for node in nodes for origin in getattr(node.node, "origins", ())]
-        if inserted := line(origins):
+        inserted = line(origins)
+        if inserted:
             group.loops_code.writeline(inserted)
         finalize(group, kernel, nodes)
+        if inserted and end:
+            group.loops_code.writeline(end)
 
     with replaced(KernelGroup, "finalize_kernel", finalize_kernel):
         yield
@@ -145,6 +223,37 @@ def loops_together() -> Iterator[None]:
 
     with config.patch(_post_fusion_custom_pass=calls_first, reorder_for_peak_memory=False):
         yield
+
+
+@contextmanager
+def linear_indices_as_they_are() -> Iterator[None]:
+    """Let inductor not simplify sums of multiples of variables, whose strides show without it, in the body.
+
+    It does so to choose what it vectorises, and sympy takes a third of the time in which loops are generated.
+    Run on torch 2.13; 2.15 has the same, 2.11 not (`simplify_index_in_vec_range`; nothing is changed then).
+    """
+    from torch._inductor import sizevars
+
+    simplify = getattr(sizevars, "simplify_index_in_vec_range", None)
+    if simplify is None:
+        yield
+        return
+
+    def simplify_index_in_vec_range(index: Any, var: Any, length: int) -> Any:
+        linear = all(term.is_Symbol or term.is_Integer for term in _factors(index))
+        return index if linear else simplify(index, var, length)
+
+    with replaced(sizevars, "simplify_index_in_vec_range", simplify_index_in_vec_range):
+        yield
+
+
+def _factors(index: Any) -> Iterator[Any]:
+    """Yield what the summands of an index are made of; two variables in one make it a product."""
+    for term in index.args if index.is_Add else (index,):
+        factors = term.args if term.is_Mul else (term,)
+        if sum(not factor.is_Integer for factor in factors) > 1:
+            yield term
+        yield from factors
 
 
 @contextmanager

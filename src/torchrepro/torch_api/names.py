@@ -22,6 +22,23 @@ BACKENDS_COMMON = "torch._dynamo.backends.common"
 """Where backends pass their compilers to AOT."""
 COMPILE_FX = "torch._inductor.compile_fx"
 """Inductor's entry points."""
+DEVICE_COMPILER = (
+    "torch._inductor.bounds",
+    "torch._inductor.choices",
+    "torch._inductor.kernel_template_choice",
+    "torch._inductor.codegen.cuda_combined_scheduling",
+    "torch._inductor.codegen.triton",
+    "torch._inductor.runtime.triton_heuristics",
+    "torch._dynamo.backends.distributed",
+    "torch._dynamo.backends.inductor",
+    "torch._dynamo.repro.after_dynamo",
+    "sympy.combinatorics",
+    "sympy.tensor.tensor",
+    "triton.compiler.compiler",
+    "triton.compiler.code_generator",
+    "triton.backends.nvidia.compiler",
+)
+"""What the first compilation for a GPU imports in addition, as far as that registers no rewrite."""
 DYNAMO_UTILS = "torch._dynamo.utils"
 """Wrappers of NumPy calls in captured graphs."""
 NUMPY_ATTRIBUTE = f"{DYNAMO_UTILS}.numpy_attr_wrapper"

@@ -123,6 +123,18 @@ def decomposition_of(op: Any) -> Callable[..., Any] | None:
     return found
 
 
+def undispatched(function: Any) -> Any:
+    """Return a function with the signature that a caller of `function` sees: `F.max_pool2d` hides its own.
+
+    Run on torch 2.13; 2.11 and 2.15 have the same (`boolean_dispatched`: one function with indices, one
+    without, equal parameters).
+    """
+    from torch import _jit_internal
+
+    found = getattr(_jit_internal, "boolean_dispatched", {}).get(function)
+    return found["if_true"] if found is not None else function
+
+
 def op_name(target: Any) -> str:
     """Return the name of a target without namespace and overload: `add` for `aten.add.Tensor`, `x.add`."""
     if isinstance(target, OpOverload):
