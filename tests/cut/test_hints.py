@@ -51,6 +51,15 @@ def test_a_kernel_in_the_stack_of_a_crash(repro: Repro, tmp_path: Path) -> None:
     assert set(found[:2]) == {"relu", "layer_norm"}
 
 
+def test_what_is_fused_with_a_product_comes_before_the_product() -> None:
+    def fused(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.relu(F.linear(x, weight))
+
+    repro = Repro(torch.fx.symbolic_trace(fused), (torch.randn(4, 4), torch.randn(4, 4)))
+    kernel = "SyntaxError in triton_poi_fused_addmm_linear_mm_relu_0"
+    assert named(repro, raised(kernel)) == ["relu", "linear"]
+
+
 def test_a_node_that_was_worked_on_when_it_hung(repro: Repro) -> None:
     tail = "torchrepro: working on target: aten.sin.default\n"
     assert named(repro, Verdict(Kind.HANG, stderr_tail=tail))[0] == "sin"

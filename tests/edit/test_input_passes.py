@@ -7,10 +7,13 @@ import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from input_search import ConditionOracle, runs, search_inputs
-from synthetic import traced
+from synthetic import problem_of, traced
 
 from torchrepro.edit.dimensions import dimension_table
+from torchrepro.minify.passes.arguments import plainer_arguments
+from torchrepro.minify.passes.values import ordinary_tensors
 from torchrepro.nouns.repro import Repro
+from torchrepro.nouns.verdict import Kind
 
 MOST_QUESTIONS = 100
 """For graphs of a few ops, with up to four dimensions of up to 40."""
@@ -89,3 +92,14 @@ def test_the_result_fails_runs_and_is_minimal(data, build, a, b, c, double, seed
         for start in (0, 1) if each.size > 1 else ():
             smaller = table.resized({each.name: each.size - 1}, {each.name: start})
             assert smaller is None or not oracle.verdict(smaller).fails
+
+
+def test_an_input_that_cannot_be_ordinary_is_not_asked_about_again_after_an_argument_has_become_plainer():
+    sparse = traced(lambda x: x * 10, torch.eye(3).to_sparse())
+    problem = problem_of(sparse, lambda repro: repro.inputs[0].is_sparse, Kind.CRASH)
+    ordinary_tensors(problem)
+    plainer_arguments(problem)
+    asked = problem.queries.asked
+    ordinary_tensors(problem)
+    assert asked == problem.queries.asked == 2
+    assert "x * 1" in problem.best.graph.code

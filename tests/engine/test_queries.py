@@ -94,6 +94,29 @@ def test_a_run_that_was_stopped_early_is_no_verdict_for_others() -> None:
     assert [value for value, _, _ in usual.asked] == [1]
 
 
+class Backwards(Scripted):
+    """Answers the last candidate first, as where it is compiled sooner than the others."""
+
+    workers = 3
+
+    def judge(
+        self, candidates: Sequence[Repro], *, job: str = "", **payload: Any
+    ) -> Iterator[tuple[int, Verdict]]:
+        for index, verdict in super().judge(candidates[::-1], job=job, **payload):
+            yield len(candidates) - 1 - index, verdict
+
+
+@pytest.mark.parametrize(("in_order", "asked"), [(True, [3, 2, 1]), (False, [3])])
+def test_where_the_order_says_nothing_the_first_failure_that_is_seen_ends_the_search(
+    in_order: bool, asked: list[float]
+) -> None:
+    oracle = Backwards(lambda *asked: FAILS)
+    found = queries_on(oracle).first_failing([filled(1), filled(2), filled(3)], in_order=in_order)
+    assert found is not None
+    assert [value for value, _, _ in oracle.asked] == asked
+    assert found.index == (0 if in_order else 2)
+
+
 def test_a_single_run_is_neither_answered_from_the_store_nor_kept_in_it() -> None:
     store = Store()
     oracle = Scripted(lambda *asked: CRASH)

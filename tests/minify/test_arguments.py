@@ -74,6 +74,23 @@ def test_an_argument_that_matters_stays() -> None:
     assert problem.queries.asked <= 8
 
 
+def test_what_is_written_as_its_default_is_omitted_without_a_query_of_its_own() -> None:
+    """`F.max_pool2d` has no signature of its own: that of the function which it calls names the defaults."""
+
+    def pooled(x: torch.Tensor) -> Any:
+        return functional.max_pool2d(x, 3, None, 0, 1, False, return_indices=False)
+
+    problem = shortened(pooled, torch.randn(1, 1, 8, 8), fails=lambda repro: "x, 3" in repro.graph.code)
+    assert arguments(problem.best) == [([3], {})]
+    assert problem.queries.asked == 2, "a kernel of 1 is refused, with the defaults omitted as well"
+
+
+def test_defaults_are_omitted_where_no_other_argument_can_be_plainer() -> None:
+    problem = shortened(lambda x: functional.gelu(x, approximate="none"), X)
+    assert arguments(problem.best) == [([], {})]
+    assert problem.queries.asked == 1
+
+
 def test_arguments_that_cannot_all_go_go_as_far_as_they_can() -> None:
     problem = shortened(lambda x: torch.clamp(x, min=0.1, max=2.0), X)
     ((_, kwargs),) = arguments(problem.best)

@@ -8,9 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from input_search import first, search_inputs
-from synthetic import traced
+from synthetic import problem_of, traced
 
+from torchrepro.minify.passes.arguments import plainer_arguments
+from torchrepro.minify.passes.simplest import guess_simplest
 from torchrepro.nouns.repro import Ambient, Compiler, Repro
+from torchrepro.nouns.verdict import Kind
 
 
 @pytest.mark.parametrize(
@@ -44,6 +47,16 @@ def test_settings_go_in_the_same_question():
     assert problem.best.ambient == Ambient()
     assert problem.best.compiler == Compiler()
     assert asked == 1
+
+
+@pytest.mark.parametrize(("needed", "queries"), [("", 1), ("10", 2)])
+def test_where_no_values_are_compared_arguments_become_plain_in_the_same_question(needed, queries):
+    repro = traced(lambda x: x * 10, torch.randn(4, 8))
+    problem = problem_of(repro, lambda repro: needed in repro.graph.code, Kind.CRASH)
+    guess_simplest(problem)
+    plainer_arguments(problem)
+    assert problem.queries.asked == queries, "arguments that are needed are asked about once"
+    assert f"x * {needed or 1}" in problem.best.graph.code
 
 
 def test_chunks_of_a_projection_keep_their_number():

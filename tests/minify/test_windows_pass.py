@@ -9,6 +9,7 @@ import pytest
 import torch
 from observing import ObserveHere
 
+from torchrepro.cut.windows import windows_of, wrong_ones
 from torchrepro.engine.queries import Queries
 from torchrepro.minify.passes.nodes import cut_nodes
 from torchrepro.minify.passes.windows import single_windows
@@ -92,8 +93,14 @@ class WrongWhereLarge(ObserveHere):
         self.asked += 1
         return [self._verdict(repro.graph, inputs) for inputs in (repro.inputs, *repro.earlier)]
 
-    def rounds_of_each(self, repros: Sequence[Repro]) -> Sequence[Sequence[Verdict]]:
-        return [self.rounds(repro) for repro in repros]
+    def rounds_of_each(self, repros: Sequence[Repro]) -> Sequence[Sequence[Verdict] | None]:
+        """Finish the compilations in reverse order, none after one with a failure."""
+        answers: dict[int, Sequence[Verdict]] = {}
+        for number, repro in reversed(list(enumerate(repros))):
+            answers[number] = self.rounds(repro)
+            if any(verdict.fails for verdict in answers[number]):
+                break
+        return [answers.get(number) for number in range(len(repros))]
 
     def _verdict(self, graph: torch.fx.GraphModule, inputs: tuple[Any, ...]) -> Verdict:
         operands = dict(zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True))
@@ -110,9 +117,9 @@ class WrongWhereLarge(ObserveHere):
         return Verdict(Kind.MISMATCH, comparison=Comparison(tuple(bad))) if bad else Verdict(Kind.PASS)
 
 
-@pytest.mark.parametrize("parts", [1, 3, 100])
+@pytest.mark.parametrize(("parts", "asked"), [(1, 1), (3, 1), (100, 7)])
 def test_the_layer_with_the_values_that_matter_is_found_with_one_compilation(
-    parts: int, monkeypatch: pytest.MonkeyPatch
+    parts: int, asked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a device, with one for each of some groups of ops."""
     monkeypatch.setattr(Queries, "parts_of", lambda self, repro: parts)
@@ -142,7 +149,24 @@ def test_the_layer_with_the_values_that_matter_is_found_with_one_compilation(
     assert len(calls(problem.best)) == 1
     assert problem.best.inputs[0].max() > threshold
     assert oracle.asked == 1
-    assert observer.asked == min(parts, 9), "nine distinct ops in the same state"
+    assert observer.asked == asked, (
+        "nine distinct ops in the same state, the last of which are finished first"
+    )
+
+
+def test_parts_that_were_not_finished_are_compiled_if_what_was_found_is_not_enough() -> None:
+    repro = layers(40)
+    values = ObserveHere().record(repro)
+    assert values is not None
+    windows = windows_of(repro, values)
+    observer = WrongWhereLarge(-1.0)  # every tanh is wrong
+    answers = wrong_ones(repro, values, windows, observer.rounds_of_each, parts=len(windows))
+    found = next(answers)
+    assert ["tanh" in window.name for _, window in found] == [True]
+    first = observer.asked
+    assert first < len(windows)
+    assert not any(answers)
+    assert observer.asked == len(windows)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])

@@ -96,6 +96,8 @@ def _node_in(frames: Iterable[FrameType]) -> Node | None:
 
 
 _NAME_LENGTH = 500
+_PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "convolution"))
+"""Computed by kernels of a library: what is fused with one is likelier to be wrong in a generated kernel."""
 _TARGET = re.compile(r"\btarget:\s*([\w.]+)")
 _KERNEL = re.compile(r"\b(?:cpp|triton)_(?:fused|poi_fused|red_fused|per_fused|tem_fused)_(\w+?)_\d+\b")
 _OPERATOR = re.compile(r"\b(?:aten|prims|torch\.ops\.\w+)[.:]+(\w+)")
@@ -104,6 +106,8 @@ _GENERATED = re.compile(r'File "((?:[^"]*[/\\])?c[a-z2-7]{30,}\.py)", line (\d+)
 _WORD = re.compile(r"[A-Za-z_]\w+")
 
 
+_IN_KERNEL = 30.0
+"""The weight of a name in the name of a generated kernel."""
 _SUSPECTS = 2
 """At most so many windows are suspected: each is asked alone."""
 
@@ -135,12 +139,14 @@ def evidence_in(verdict: Verdict) -> dict[str, float]:
     weights: dict[str, float] = {}
     for weight, names in (
         (100.0, _TARGET.findall(f"{message}\n{said}")),
-        (30.0, [name for kernel in kernels for name in _names_in_kernel(kernel)]),
+        (_IN_KERNEL, [name for kernel in kernels for name in _names_in_kernel(kernel)]),
         (10.0, _OPERATOR.findall(message)),
         (3.0, _WORD.findall(message.partition("\n")[0])),
     ):
         for name in names:
-            weights.setdefault(plain_op_name(name), weight)
+            fused_with = weight == _IN_KERNEL and name in _PRODUCTS
+            plain = plain_op_name(name)
+            weights[plain] = max(weights.get(plain, 0.0), 1.0 if fused_with else weight)
     return weights
 
 

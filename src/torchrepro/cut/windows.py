@@ -6,7 +6,7 @@ distinct ops next to one another, run on the values of every layer; other failur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,8 +90,9 @@ def _described(value: Any) -> str:
 _ROUNDS = 64
 _WORST = 4
 
-Rounds = Callable[[Sequence[Repro]], Sequence[Sequence[Verdict]]]
-"""For each compilation, a verdict for each set of its inputs (`verdicts_of_rounds`)."""
+Rounds = Callable[[Sequence[Repro]], Sequence[Sequence[Verdict] | None]]
+"""For each compilation, a verdict for each set of its inputs (`verdicts_of_rounds`); None if another one had
+a wrong value before this one had its verdicts."""
 
 
 def alone(repro: Repro, recording: Recording, unit: Unit, window: Window) -> Repro | None:
@@ -102,23 +103,30 @@ def alone(repro: Repro, recording: Recording, unit: Unit, window: Window) -> Rep
 
 def wrong_ones(
     repro: Repro, recording: Recording, windows: Sequence[Window], rounds: Rounds, *, parts: int = 1
-) -> list[tuple[Unit, Window]]:
-    """Return the ops with wrong results, the worst first, by one compilation of all windows, or several."""
+) -> Iterator[list[tuple[Unit, Window]]]:
+    """Yield the ops with wrong results, the worst first, by one compilation of all windows.
+
+    With several `parts`, which are compiled at the same time, those of one part are yielded first, and the
+    parts that were not finished then are compiled only if more is wanted.
+    """
     groups = [windows[start::parts] for start in range(min(parts, len(windows)))]
-    built = [(group, layers) for group in groups if (layers := _layers(repro, recording, group))]
-    wholes = [
-        replace(layers[0][0].repro, earlier=tuple(layer.repro.inputs for layer, _ in layers[1:]))
-        for _, layers in built
-    ]
-    worst: dict[Window, tuple[float, Unit]] = {}
-    for (group, layers), verdicts in zip(built, rounds(wholes) if wholes else (), strict=True):
-        for (layer, units), verdict in zip(layers, verdicts, strict=False):
-            for leaf in verdict.comparison.differing if verdict.comparison is not None else ():
-                place = layer.owner(leaf)
-                if place is not None and leaf.severity > worst.get(group[place], (-1.0,))[0]:
-                    worst[group[place]] = (leaf.severity, units[place])
-    ranked = sorted(worst.items(), key=lambda item: -item[1][0])
-    return [(unit, window) for window, (_, unit) in ranked[:_WORST]]
+    pending = [(group, layers) for group in groups if (layers := _layers(repro, recording, group))]
+    while pending:
+        wholes = [
+            replace(layers[0][0].repro, earlier=tuple(layer.repro.inputs for layer, _ in layers[1:]))
+            for _, layers in pending
+        ]
+        answers = rounds(wholes)
+        worst: dict[Window, tuple[float, Unit]] = {}
+        for (group, layers), verdicts in zip(pending, answers, strict=True):
+            for (layer, units), verdict in zip(layers, verdicts or (), strict=False):
+                for leaf in verdict.comparison.differing if verdict.comparison is not None else ():
+                    place = layer.owner(leaf)
+                    if place is not None and leaf.severity > worst.get(group[place], (-1.0,))[0]:
+                        worst[group[place]] = (leaf.severity, units[place])
+        ranked = sorted(worst.items(), key=lambda item: -item[1][0])
+        yield [(unit, window) for window, (_, unit) in ranked[:_WORST]]
+        pending = [part for part, verdicts in zip(pending, answers, strict=True) if verdicts is None]
 
 
 def _layers(

@@ -19,7 +19,7 @@ from torchrepro.edit.plain_values import rounded
 from torchrepro.edit.surgery import edited, has_effects
 from torchrepro.graph_text.annotations import NOTE_KEY, TensorNote, note_of_node
 from torchrepro.nouns.repro import Repro
-from torchrepro.torch_api.ops import OpOverload, schema_of
+from torchrepro.torch_api.ops import OpOverload, schema_of, undispatched
 
 Path = tuple[int | str, ...]
 _SLICE = ("start", "stop", "step")
@@ -191,7 +191,7 @@ def _signatures(op: str, target: Any) -> tuple[tuple[Parameter, ...], ...]:
     found = []
     if op == "call_function" and getattr(target, "__module__", "") != "_operator":
         with contextlib.suppress(TypeError, ValueError):  # a builtin: its overloads have the signatures
-            parameters = list(inspect.signature(target).parameters.values())
+            parameters = list(inspect.signature(undispatched(target)).parameters.values())
             if not any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
                 found = [
                     tuple(
@@ -227,6 +227,8 @@ class Slot:
     place: int | str
     choices: tuple[Any, ...] = field(default=(), compare=False)
     """A few values for it, plainest first."""
+    is_default: bool = field(default=False, compare=False)
+    """It is written as its default, so that omitting it changes nothing."""
 
 
 def slots_of(repro: Repro) -> list[Slot]:
@@ -240,11 +242,12 @@ def slots_of(repro: Repro) -> list[Slot]:
         parameters = parameters_of(node)
         places: list[tuple[int | str, Any]] = [*enumerate(node.args), *node.kwargs.items()]
         for place, value in places[1:] if node.op == "call_method" else places:
-            choices = list(_choices(value, parameter_at(parameters, place)))
+            parameter = parameter_at(parameters, place)
+            choices = list(_choices(value, parameter))
             if can_be_left_out(node, place):
                 choices.insert(0, DROPPED)
             if choices:
-                found.append(Slot(node.name, place, tuple(choices)))
+                found.append(Slot(node.name, place, tuple(choices), _is_default(value, parameter)))
     return found
 
 
@@ -296,6 +299,12 @@ def _choices(value: Any, parameter: Parameter | None) -> Iterator[Any]:
     for choice in choices:
         if cost_of(choice) < cost_of(value) or len(repr(choice)) < len(repr(value)):
             yield choice
+
+
+def _is_default(value: Any, parameter: Parameter | None) -> bool:
+    if parameter is None or isinstance(value, Node) or type(value) is not type(parameter.default):
+        return False
+    return bool(value == parameter.default)
 
 
 def _is_number(value: Any) -> bool:

@@ -140,18 +140,23 @@ class IsolatedOracle:
         outcome = self.ran(_ROUNDS, repro, own=own, seconds=seconds)
         return _verdicts_in(outcome)
 
-    def rounds_of_each(self, repros: Sequence[Repro]) -> list[Sequence[Verdict]]:
-        """Return the same for several compilations, which run at the same time."""
+    def rounds_of_each(self, repros: Sequence[Repro]) -> list[Sequence[Verdict] | None]:
+        """Return the same for several compilations, which run at the same time until one has a wrong value.
+
+        Those that were still under way then have None.
+        """
         tasks = [self._started(_ROUNDS, repro, own=0, seconds=ROUND_SECONDS) for repro in repros]
         found: dict[Task, Sequence[Verdict]] = {}
         try:
             while len(found) < len(tasks):
                 task, outcome = self._executor.wait()
                 found[task] = _verdicts_in(outcome)
+                if any(verdict.fails and verdict.comparison is not None for verdict in found[task]):
+                    break
         finally:
             for task in tasks:
                 self._executor.cancel(task)
-        return [found[task] for task in tasks]
+        return [found.get(task) for task in tasks]
 
     def graphs(self, repro: Repro) -> Sequence[Repro]:
         """Return the graphs that capture makes of a whole call, trusted as far as the call was."""

@@ -144,16 +144,18 @@ class Queries:
         is_hopeless: Callable[[Repro, str], bool] = lambda candidate, key: False,
         on_answer: Callable[[], None] = lambda: None,
         guesses: bool = False,
+        in_order: bool = True,
     ) -> Answer | None:
         """Return the first candidate that fails, in the given order; None entries are skipped.
 
         Each worker runs one at a time. Verdicts come in any order: a failure is returned as soon as no
-        candidate before it can still fail, and the runs still under way are cancelled. Candidates for which
-        `is_hopeless(candidate, key)` is true are not run. Of `guesses`, the first is run alone: it mostly
-        fails, and a run that is cancelled has often been compiled.
+        candidate before it can still fail, and the runs still under way are cancelled. Unless `in_order`, the
+        first failure that is seen is returned. Candidates for which `is_hopeless(candidate, key)` is true are
+        not run. Of `guesses`, the first is run alone: it mostly fails, and a run that is cancelled has often
+        been compiled.
         """
         for batch in self._batches(candidates, is_hopeless, 1 if guesses else self.workers):
-            self._run(batch, until_one_fails=True, on_answer=on_answer)
+            self._run(batch, until_one_fails=True, in_order=in_order, on_answer=on_answer)
             for question in batch:
                 if question.fails and question.verdict is not None:
                     return Answer(question.index, question.repro, question.verdict)
@@ -181,8 +183,11 @@ class Queries:
         self.count(queries=1)
         return self.observer.rounds(repro, own=own, seconds=seconds)
 
-    def rounds_of_each(self, repros: Sequence[Repro]) -> Sequence[Sequence[Verdict]]:
-        """Judge several such compilations, at the same time if there are more than one."""
+    def rounds_of_each(self, repros: Sequence[Repro]) -> Sequence[Sequence[Verdict] | None]:
+        """Judge several such compilations at the same time, until one has a wrong value.
+
+        Those that were still under way have None.
+        """
         if len(repros) == 1:
             return [self.rounds(repros[0])]
         self.count(queries=len(repros))
@@ -262,11 +267,17 @@ class Queries:
         payload: Mapping[str, Any] | None = None,
         *,
         until_one_fails: bool = False,
+        in_order: bool = True,
         on_answer: Callable[[], None] = lambda: None,
     ) -> None:
-        """Run queries until none is open; with `until_one_fails`, none before the first that fails."""
+        """Run queries until none is open; with `until_one_fails`, none before the first that fails.
+
+        Unless `in_order`, none at all is run after one has failed.
+        """
 
         def wanted() -> Iterator[_Question]:
+            if until_one_fails and not in_order and any(question.fails for question in questions):
+                return iter(())
             before = itertools.takewhile(lambda question: not (until_one_fails and question.fails), questions)
             return (question for question in before if question.is_open)
 

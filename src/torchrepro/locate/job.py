@@ -64,7 +64,7 @@ def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
                 original = known or establish(repro, oracle, repeat_quick=True)
             except DoesNotFail as healthy:
                 no_culprit = Located(bundle=request.bundle, kind=Kind.PASS, notes=(str(healthy),))
-                return _kept(no_culprit, directory)
+                return _kept(no_culprit, directory, request)
             timeline.phase("warm")
         oracle = oracle.after(original.verdict)
         use_scratch(directory)
@@ -97,7 +97,7 @@ def locate(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         timeline=tuple(timeline.moments),
         notes=tuple(dict.fromkeys((*repro.notes, *case.inquiry.notes))),
     )
-    return _kept(found, directory)
+    return _kept(found, directory, request)
 
 
 @dataclass(eq=False)
@@ -311,9 +311,10 @@ def _ops_left(former: RunDirectory | None, trusted: tuple[str, ...]) -> tuple[st
     return () if left is None else tuple(node.name for node in left.graph.graph.nodes if node.op in CALLS)
 
 
-def _kept(found: Located, directory: LocateDirectory) -> dict[str, Any]:
+def _kept(found: Located, directory: LocateDirectory, request: SearchRequest) -> dict[str, Any]:
     """Write the result, remove the cache of the run, and return the result as plain data."""
     data = replace(found, directory=str(directory.path)).to_dict()
     write_json(directory.result, data)
-    shutil.rmtree(directory.cache, ignore_errors=True)
+    if not request.stays:
+        shutil.rmtree(directory.cache, ignore_errors=True)
     return data

@@ -194,14 +194,17 @@ class _Search:
         return sighting.verdict.kind in OF_VALUES, seen.get(name)
 
     def wrong(self) -> list[str]:
-        """Return the ops whose results are wrong alone, in graph order: one compile for each state."""
+        """Return ops whose results are wrong alone, in graph order: one compile for each state.
+
+        On a device, where a compile is split, those of the first part that has some.
+        """
         self._inquiry.on_step("judging every op alone")
         found: list[str] = []
         for group in by_ambient(self._windows)[:_WINDOW_GROUPS]:
             if self.left() > 0:
                 parts = self._inquiry.parts_of(self._watching.static)
-                pairs = wrong_ones(*self._cut, group, self._inquiry.rounds_of_each, parts=parts)
-                found += [unit.name for unit, _ in pairs]
+                answers = wrong_ones(*self._cut, group, self._inquiry.rounds_of_each, parts=parts)
+                found += [unit.name for unit, _ in next(filter(None, answers), ())]
         return sorted(found, key=list(self._watching.nodes).index)
 
     def failing(self) -> str | None:
@@ -209,7 +212,7 @@ class _Search:
         self._inquiry.on_step("looking for an op that fails alone")
 
         def first_failing(candidates: Sequence[Repro | None]) -> int | None:
-            found = self._inquiry.first_failing(candidates)
+            found = self._inquiry.first_failing(candidates, in_order=False)
             return None if found is None else found.index
 
         for group in by_ambient(self._windows)[:_WINDOW_GROUPS]:

@@ -169,7 +169,7 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         scope=settings.scope,
     )
     write_json(directory.result, result.to_dict())
-    if result.minimal:
+    if result.minimal and not request.stays:
         shutil.rmtree(directory.cache, ignore_errors=True)
     return result.to_dict()
 

@@ -52,6 +52,7 @@ class Problem:
         self._table: DimensionTable | None = None
         self._invalid: dict[str, bool] = {}
         self._healthy_together: set[str] = set()
+        self._failed_together: set[str] = set()
         self._before = self.history[-1] if self.history else Adoption(0, 0.0, 0, 0, 0)
 
     # What passes use.
@@ -79,9 +80,12 @@ class Problem:
         self._adopt(found.repro, size, found.verdict)
         return found.index
 
-    def first_failing(self, candidates: Sequence[Repro | None]) -> int | None:
-        """Return the index of the first that fails, in the order given; later ones may not have been run."""
-        found = self._first(candidates)
+    def first_failing(self, candidates: Sequence[Repro | None], *, in_order: bool = True) -> int | None:
+        """Return the index of the first that fails, in the order given; later ones may not have been run.
+
+        Unless `in_order`, it is the first that was seen to fail.
+        """
+        found = self._first(candidates, in_order=in_order)
         return None if found is None else found.index
 
     def minimise(
@@ -125,8 +129,8 @@ class Problem:
             self._table = dimension_table(self.best, self.best_verdict)
         return self._table
 
-    def rounds(self, repros: Sequence[Repro]) -> Sequence[Sequence[Verdict]]:
-        """Return a verdict for each set of inputs of each compilation (`cut/batches.py`): a query each."""
+    def rounds(self, repros: Sequence[Repro]) -> Sequence[Sequence[Verdict] | None]:
+        """Return a verdict for each set of inputs of each compilation (`Queries.rounds_of_each`)."""
         self._tell()
         return self.queries.rounds_of_each(repros)
 
@@ -150,6 +154,8 @@ class Problem:
         if self.queries.repeats == 1:
             healthy = (candidate for candidate, failed in zip(candidates, fails, strict=True) if not failed)
             self._healthy_together.update(map(canonical_key, healthy))
+        failing = (candidate for candidate, failed in zip(candidates, fails, strict=True) if failed)
+        self._failed_together.update(map(canonical_key, failing))
         return fails
 
     def verdict_on(self, candidate: Repro) -> Verdict | None:
@@ -191,9 +197,13 @@ class Problem:
             self._expect(establish())
 
     def measure_flakiness(self, runs: int = RUNS) -> None:
-        """Run the best `runs` times; if it passes in some, repeat candidates more often from now on."""
+        """Run the best `runs` times; if it passes in some, repeat candidates more often from now on.
+
+        That it has failed alone is one of these runs, that it has failed next to others as well is another.
+        """
         if self.queries.repeats > 1 or self.best_verdict.seconds > LONG:
             return
+        runs -= canonical_key(self.best) in self._failed_together
         with self.running("flakiness"):
             measured = self.queries.measured(self.best, self.best_verdict, runs)
         if measured.repeats > 1:
@@ -238,9 +248,15 @@ class Problem:
             self.queries.store.keep_best(self.best, verdict)
         self._tell()
 
-    def _first(self, candidates: Sequence[Repro | None], *, guesses: bool = False) -> Answer | None:
+    def _first(
+        self, candidates: Sequence[Repro | None], *, guesses: bool = False, in_order: bool = True
+    ) -> Answer | None:
         return self.queries.first_failing(
-            candidates, is_hopeless=self._is_hopeless, on_answer=self._tell, guesses=guesses
+            candidates,
+            is_hopeless=self._is_hopeless,
+            on_answer=self._tell,
+            guesses=guesses,
+            in_order=in_order,
         )
 
     def _is_hopeless(self, candidate: Repro, key: str) -> bool:

@@ -84,6 +84,8 @@ class SearchRequest:
     """Whether forked children can compile is uncertain: if the first does not answer, it is tried."""
     warm: bool = True
     """Warm up before the first candidate; False after a search process died while warming up."""
+    stays: bool = False
+    """This process runs the next search too, with workers that read kernels from the cache of this run."""
     lock: int = -1
     """The descriptor that holds the lock of the run directory; candidates must not inherit it. -1: none."""
     channel: Channel | None = None
@@ -237,6 +239,7 @@ class Search(Generic[Answer]):
             rehearse=forked_here,
             parent=os.getpid(),
             mark=self.directory.mark,
+            stays=self.started_before,
             lock=-1 if self.started_before else lock,
         )
         environ = {

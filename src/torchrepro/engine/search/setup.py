@@ -58,7 +58,8 @@ from torchrepro.nouns.repro import AOT_INDUCTOR, Compiler, Repro
 from torchrepro.nouns.results import Moment
 from torchrepro.nouns.verdict import Kind
 from torchrepro.torch_api.generators import capture_rng_state, same_randomness
-from torchrepro.torch_api.names import COMPILE_FX, DYNAMO
+from torchrepro.torch_api.inductor import hash_compilers
+from torchrepro.torch_api.names import COMPILE_FX, DEVICE_COMPILER, DYNAMO
 
 
 class Timeline:
@@ -337,9 +338,13 @@ def stand_by(payload: Mapping[str, Any], phase: Phase) -> None:
     The processes that run scripts import torch meanwhile.
     """
     of_torch = (DYNAMO, COMPILE_FX)
-    SCRIPT_PROCESSES.start_ahead(Kind.MISMATCH, of_torch)
+    SCRIPT_PROCESSES.start_ahead(Kind.MISMATCH, (*of_torch, *DEVICE_COMPILER))
     for name in (*payload["modules"], *of_torch):
         importlib.import_module(name)
+    for name in DEVICE_COMPILER:
+        with suppress(ImportError):  # Triton, or a module of another release of torch
+            importlib.import_module(name)
+    hash_compilers()
 
 
 def warm_up_worker(payload: Mapping[str, Any], phase: Phase) -> None:

@@ -1,12 +1,12 @@
 """Plainer arguments: defaults left out, 0 and 1 for other numbers, None for optional tensors, shorter lists.
 
 All arguments take their plainest form in one query. Those that the failure needs unchanged then try their
-next form, again all at once.
+next form, again all at once. What is written as its default is omitted in each of these queries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -39,19 +39,29 @@ def plainer_arguments(problem: Problem) -> None:
         return slot.node, slot.place, repr(slot.choices[form])
 
     slots = _possible(problem.best, slots_of(problem.best))
+    defaults = [slot for slot in slots if slot.is_default and slot.choices[0] is DROPPED]
+    omitted = dict.fromkeys(_compatible(problem.best, defaults, 0, {}), DROPPED)
+    slots = [slot for slot in slots if slot not in omitted]
     for form in range(_FORMS):
         slots = [slot for slot in slots if len(slot.choices) > form]
         untried = [slot for slot in slots if described(slot, form) not in refused]
-        together = _compatible(problem.best, untried, form)
-        needed = _needed(problem, together, form)
+        together = _compatible(problem.best, untried, form, omitted)
+        needed = _needed(problem, together, form, omitted)
         if len(needed) > _GROUPS:
-            return
+            break
         refused.update(described(slot, form) for slot in needed)
         slots = [slot for slot in slots if slot in needed or slot not in together]
+    problem.accept(with_arguments(problem.best, omitted))
 
 
-def _needed(problem: Problem, slots: Sequence[Slot], form: int) -> list[Slot]:
-    """Return the slots that have to stay unchanged; give the others this form."""
+def with_plainest_arguments(repro: Repro) -> Repro | None:
+    """Return the repro with the plainest form of every argument, as far as it runs; None if none changes."""
+    slots = _compatible(repro, _possible(repro, slots_of(repro)), 0, {})
+    return with_arguments(repro, {slot: slot.choices[0] for slot in slots}) if slots else None
+
+
+def _needed(problem: Problem, slots: Sequence[Slot], form: int, omitted: Mapping[Slot, Any]) -> list[Slot]:
+    """Return the slots that have to stay unchanged; give the others this form, and omit what is `omitted`."""
     if not slots:
         return []
     size = -(-len(slots) // _GROUPS)
@@ -60,10 +70,10 @@ def _needed(problem: Problem, slots: Sequence[Slot], form: int) -> list[Slot]:
 
     def build(kept: Sequence[Sequence[Slot]]) -> Repro:
         changed = [slot for group in groups if group not in kept for slot in group]
-        return with_arguments(best, {slot: slot.choices[form] for slot in changed})
+        return with_arguments(best, {**omitted, **{slot: slot.choices[form] for slot in changed}})
 
     left = [slot for group in problem.minimise(groups, build) for slot in group]
-    return _needed(problem, left, form) if size > 1 and len(left) <= _GROUPS else left
+    return _needed(problem, left, form, omitted) if size > 1 and len(left) <= _GROUPS else left
 
 
 def _possible(repro: Repro, slots: Sequence[Slot]) -> list[Slot]:
@@ -86,14 +96,14 @@ def _possible(repro: Repro, slots: Sequence[Slot]) -> list[Slot]:
     return [slot for slot in found if slot.choices]
 
 
-def _compatible(repro: Repro, slots: Sequence[Slot], form: int) -> list[Slot]:
+def _compatible(repro: Repro, slots: Sequence[Slot], form: int, omitted: Mapping[Slot, Any]) -> list[Slot]:
     """Return the slots that can all take this form at once: `clamp` requires a minimum or a maximum."""
     runs = _running(repro)
-    if not slots or runs({slot: slot.choices[form] for slot in slots}):
+    if not slots or runs({**omitted, **{slot: slot.choices[form] for slot in slots}}):
         return list(slots)
     found: dict[Slot, Any] = {}
     for slot in slots:
-        if runs({**found, slot: slot.choices[form]}):
+        if runs({**omitted, **found, slot: slot.choices[form]}):
             found[slot] = slot.choices[form]
     return list(found)
 

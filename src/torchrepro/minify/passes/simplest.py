@@ -20,6 +20,7 @@ from torchrepro.edit.settings import (
     without,
 )
 from torchrepro.edit.validity import why_invalid
+from torchrepro.minify.passes.arguments import with_plainest_arguments
 from torchrepro.minify.passes.shapes import all_contiguous, squeezed
 from torchrepro.minify.passes.together import guess_together
 from torchrepro.minify.passes.values import unusual_dtypes, with_form, with_usual_dtypes
@@ -32,11 +33,16 @@ def guess_simplest(problem: Problem) -> None:
 
     The first ones differ in whether configs, values, dtypes and other settings matter. The last is for
     failures that need more than one element and their values: a sum, a normalisation. If values of one op
-    are wrong, many sizes and values take the place of the last four, in one compilation.
+    are wrong, many sizes and values take the place of the last four, in one compilation. Otherwise the first
+    one has plain arguments too: if only those are needed, the pass that searches them asks the same again.
     """
     table = problem.dimensions()
     one = smallest_that_runs(table, 1)
-    if problem.accept_first(_all_plain(problem, one or problem.best)) is not None:
+    plain = _all_plain(problem, one or problem.best)
+    bold = None
+    if not problem.values_are_wrong and problem.verdict_on(plain[0]) is None and not problem.best_size.code:
+        bold = with_plainest_arguments(plain[0])
+    if problem.accept_first([bold, *plain]) is not None:
         return
     if problem.best_size.ops == 1 and guess_together(problem, partial(_bare, problem, configs=True)):
         return

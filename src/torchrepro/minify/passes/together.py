@@ -7,7 +7,7 @@ before it is adopted.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
 import torch
@@ -28,8 +28,6 @@ _MANY = (96, 96, 160)
 In a graph with others an `amin` takes a thirtieth of the time that it takes by itself. Two dimensions by
 themselves take about 15 queries; three have too many combinations.
 """
-_ASKED = 2
-"""So many of those that fail together are asked alone."""
 
 
 def guess_together(problem: Problem, bare: Callable[[Repro], Repro]) -> bool:
@@ -42,9 +40,23 @@ def guess_together(problem: Problem, bare: Callable[[Repro], Repro]) -> bool:
     if fails is None:
         return False
     failing = [candidate for candidate, failed in zip(candidates, fails, strict=True) if failed]
-    if problem.accept_first(failing[:_ASKED]) is not None:
+    if problem.accept_first(_likeliest(failing)) is not None:
         sizes_are_searched(problem)
     return True
+
+
+def _likeliest(failing: Sequence[Repro]) -> Sequence[Repro]:
+    """Return the two of those that fail together that are asked alone: the smallest, and another one.
+
+    Plain values may fail only next to others. The other one has the most values of its own in that size.
+    """
+    smallest = failing[:1]
+    alike = [each for each in failing[1:] if _shapes(each) == _shapes(failing[0])]
+    return [*smallest, *(alike[-1:] or failing[1:2])]
+
+
+def _shapes(repro: Repro) -> list[torch.Size]:
+    return [each.tensor.shape for each in held_tensors(repro)]
 
 
 def _candidates(problem: Problem, bare: Callable[[Repro], Repro], limit: int) -> list[Repro]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -35,13 +36,26 @@ _QUERIES = 12
 """At most so many queries for that: a gain of one value is small."""
 
 
+_needed_as_they_are: WeakKeyDictionary[Problem, set[tuple[int, int, int, torch.Size]]] = WeakKeyDictionary()
+"""Inputs that have to stay as they are, by the number of ops and of inputs, place and size."""
+
+
 def ordinary_tensors(problem: Problem) -> None:
-    """Replace inputs of a subclass, DTensors, sparse and quantised ones by ordinary tensors."""
+    """Replace inputs of a subclass, DTensors, sparse and quantised ones by ordinary tensors.
+
+    One that was needed is not tried again when only arguments or values have become plainer.
+    """
+    needed = _needed_as_they_are.setdefault(problem, set())
     for index, value in enumerate(problem.best.inputs):
         if isinstance(value, torch.Tensor) and value.device.type != "meta" and not is_ordinary(value):
             best = problem.best
+            described = (best.ops, len(best.inputs), index, value.shape)
+            if described in needed:
+                continue
             before, after = best.inputs[:index], best.inputs[index + 1 :]
-            problem.accept_first([replace(best, inputs=(*before, one, *after)) for one in _ordinary(value)])
+            ordinary = [replace(best, inputs=(*before, one, *after)) for one in _ordinary(value)]
+            if problem.accept_first(ordinary) is None:
+                needed.add(described)
 
 
 def _ordinary(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -8,6 +8,7 @@ run on the values of every layer; other failures name a suspect, there at the la
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from torchrepro.cut.failing_windows import failing_ones
 from torchrepro.cut.hints import suspects
@@ -34,12 +35,12 @@ def single_windows(problem: Problem) -> None:
     for group in by_ambient([window for window in windows if window not in named]):
         if problem.values_are_wrong:
             parts = problem.queries.parts_of(repro)
-            found = wrong_ones(repro, recording, group, problem.rounds, parts=parts)
-            if _accept(problem, [alone(repro, recording, *pair) for pair in found]):
-                return
+            for found in wrong_ones(repro, recording, group, problem.rounds, parts=parts):
+                if _accept(problem, [alone(repro, recording, *pair) for pair in found]):
+                    return
             continue
-        asked, parts = (problem.first_failing, problem.queries.failure_announced), problem.workers + 1
-        for pair in failing_ones(repro, recording, group, *asked, parts=parts):
+        asked = partial(problem.first_failing, in_order=False), problem.queries.failure_announced
+        for pair in failing_ones(repro, recording, group, *asked, parts=problem.workers + 1):
             if _accept(problem, [alone(repro, recording, *pair)]):
                 return
 
