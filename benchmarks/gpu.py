@@ -88,20 +88,21 @@ def search(bugs: list[str], blocks: int, limit: float) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         program = Path(scratch, "program.py")
         program.write_text(PROGRAM)
-        times = Path(scratch, "times")
+        times, said = Path(scratch, "times"), Path(scratch, "said")
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE / "counting"), *sys.path])}
 
         def run(*words: str, **more: str) -> float:
             began = time.perf_counter()
             cache = tempfile.mkdtemp(dir=scratch)
-            process = subprocess.Popen(
-                [sys.executable, *words],
-                env={**environ, "TORCHINDUCTOR_CACHE_DIR": cache, **more},
-                cwd=scratch,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            with said.open("w") as file:
+                process = subprocess.Popen(
+                    [sys.executable, *words],
+                    env={**environ, "TORCHINDUCTOR_CACHE_DIR": cache, **more},
+                    cwd=scratch,
+                    stdout=subprocess.DEVNULL,
+                    stderr=file,
+                    start_new_session=True,
+                )
             for seconds, number in ((limit, signal.SIGINT), (20.0, signal.SIGKILL)):
                 try:
                     process.wait(seconds)
@@ -121,6 +122,8 @@ def search(bugs: list[str], blocks: int, limit: float) -> None:
             level = "4" if bug == "accuracy" else "3"
             watched = ("-m", "torchrepro", "run", "--level", level, "--minify", "--no-explain", "--locate")
             whole = run(*watched, "--out", str(out), str(program), bug, str(blocks))
+            if not out.exists():
+                raise SystemExit(f"the program was not watched: {said.read_text()[-2000:]}")
             results = sorted(out.glob("*.minified/result.json"))
             found = json.loads(results[0].read_text()) if results else {}
             places = sorted(out.glob("*/located/result.json"))

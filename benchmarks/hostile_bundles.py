@@ -57,14 +57,15 @@ VERBS: dict[str, tuple[tuple[str, ...], ...]] = {
         _CORPUS,
         (
             *("hunt", "--out", "~/hunt", "--corpus", "~/corpus"),
-            *("--generators", "windows", "--programs", "8"),
+            *("--generators", "windows", "--programs", "1"),
         ),
     ),
     "import": (("import", "--out", "~/imported", "ARTEFACT"), ("check", "--time-limit", "60", "~/imported")),
 }
 """The commands, by a name for each; a page is a report in its default place, a file next to the bundle.
 
-Those after the first run even if it refuses the bundle, unless they need what it was to write.
+Those after the first run even if it refuses the bundle, unless they need what it was to write. A hunt leaves
+a stranger's bundle out, so one program of its own is enough.
 """
 SECONDS = {"show": 60.0, "page": 60.0, "index": 90.0, "export": 120.0}
 SECONDS |= {"corpus": 560.0, "ab": 900.0, "bisect": 560.0}  # two replays before something counts as fixed
