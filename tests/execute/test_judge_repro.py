@@ -299,3 +299,28 @@ def test_eager_shares_large_storages_that_are_only_read(monkeypatch: pytest.Monk
     assert [name for name, (read, _) in places.items() if read == own[0]] == ["eager", "truth"]
     assert all(written != own[1] for _, written in places.values())
     assert not inputs[1].any()
+
+
+def test_only_the_compiler_gets_a_copy_of_a_graph_without_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = []
+    deepcopy = torch.fx.GraphModule.__deepcopy__
+
+    def counted(graph: torch.fx.GraphModule, memo: Any) -> Any:
+        copies.append(graph)
+        return deepcopy(graph, memo)
+
+    monkeypatch.setattr(torch.fx.GraphModule, "__deepcopy__", counted)
+    repro = Repro(graph_of(lambda x: x.sin() + 1), (torch.randn(3),), Place.AFTER_CAPTURE, Compiler("eager"))
+    assert judge_repro(repro).kind is Kind.PASS
+    assert len(copies) == 1
+
+
+def test_a_constant_that_the_graph_writes_to_is_as_it_was_after_a_judgement() -> None:
+    lines = torch.fx.Graph()
+    x, count = lines.placeholder("x"), lines.get_attr("count")
+    lines.output((lines.call_method("mul", (x, lines.call_method("add_", (count, 1)))),))
+    # A plain attribute, neither parameter nor buffer, and as wide as the truth.
+    graph = torch.fx.GraphModule({"count": torch.zeros((), dtype=torch.float64)}, lines)
+    repro = Repro(graph, (torch.randn(3),), Place.AFTER_CAPTURE, Compiler("eager"))
+    assert judge_repro(repro).kind is Kind.PASS
+    assert float(graph.count) == 0

@@ -101,7 +101,7 @@ class Checker:
 
         def eager(around: AbstractContextManager[Any]) -> Run:
             nonlocal random
-            graph, inputs = _fresh(prepared), prepared.inputs(shared)
+            graph, inputs = prepared.eager_graph(), prepared.inputs(shared)
             with around:
                 before = capture_rng_state().devices
                 versions = _versions(inputs)
@@ -124,7 +124,7 @@ class Checker:
                     pairs = enumerate(zip(repro.inputs, after, strict=True))
                     seen = tuple(now if index in written else former for index, (former, now) in pairs)
                 return Run(outputs=without_tokens(repro.graph, outputs), inputs=seen)
-            graph: torch.nn.Module = _fresh(prepared)
+            graph: torch.nn.Module = prepared.eager_graph()
             function = self.compiled
             with around:
                 if random:
@@ -138,13 +138,6 @@ class Checker:
         if verdict.fails and self._steady:
             verdict = judge(subject, rng=repro.ambient.rng)  # check again that eager is deterministic
         return repro, verdict
-
-
-def _fresh(prepared: Prepared) -> torch.nn.Module:
-    """Return the graph, or a copy if it has state that a run could change."""
-    graph = prepared.repro.graph
-    has_state = any(True for _ in graph.parameters()) or any(True for _ in graph.buffers())
-    return prepared.graph() if has_state else graph
 
 
 def _versions(inputs: tuple[Any, ...]) -> dict[int, int]:
