@@ -102,33 +102,29 @@ def train(name: str, device: str, steps: int, ulp: float = 0.0) -> Outcome:
 
 def health_table(outcomes: list[Outcome]) -> Table:
     table = Table(title="healthy programs, every call checked at level 4")
-    for column in (
-        "program",
-        "device",
-        "steps",
-        "checked calls",
-        "not comparable",
-        "explained by rounding",
-        "alarms",
-    ):
+    table.add_column("program", no_wrap=True)
+    for column in ("steps", "checked calls", "not comparable", "explained by rounding", "alarms"):
         table.add_column(column)
     for one in outcomes:
         numbers = (one.steps, one.checks, one.kinds.get("not_comparable", 0), one.explained, one.alarms)
-        table.add_row(one.program, one.device, *map(str, numbers))
+        table.add_row(_name(one), *map(str, numbers))
     return table
+
+
+def _name(outcome: Outcome) -> str:
+    return outcome.program if outcome.device == "cpu" else f"{outcome.program} ({outcome.device})"
 
 
 def power_table(outcomes: list[Outcome]) -> Table:
     table = Table(
         title="planted errors: share of the checked calls in which the error is found (explained by rounding)"
     )
-    for column in ("program", "device", "op", *(f"{size} ulp" for size in SIZES)):
-        table.add_column(column)
-    for name, device in dict.fromkeys((one.program, one.device) for one in outcomes):
-        mine = {one.planted_ulp: one for one in outcomes if (one.program, one.device) == (name, device)}
-        table.add_row(
-            name, device, next(iter(mine.values())).planted_in, *(share(mine.get(s)) for s in SIZES)
-        )
+    table.add_column("program", no_wrap=True)
+    for column in ("op", *(f"{size} ulp" for size in SIZES)):
+        table.add_column(column, overflow="fold")
+    for name in dict.fromkeys(map(_name, outcomes)):
+        mine = {one.planted_ulp: one for one in outcomes if _name(one) == name}
+        table.add_row(name, next(iter(mine.values())).planted_in, *(share(mine.get(s)) for s in SIZES))
     return table
 
 
