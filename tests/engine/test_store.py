@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import resource
@@ -225,7 +226,9 @@ def test_killed_at_any_moment_it_goes_on_with_all_it_knew(tmp_path: Path) -> Non
     seed = random.Random(4)
     promised: dict[str, Verdict] = {}
     store_in(tmp_path / "warm").keep_best(repro_of(1), telling_verdict())
-    for round_ in range(20):
+    for round_ in itertools.count():
+        if round_ >= 20 and len(promised) > 30:  # a busy machine promises less in a round
+            break
         reader, writer = os.pipe()
 
         def write(round_: int = round_, writer: int = writer) -> None:
@@ -257,7 +260,6 @@ def test_killed_at_any_moment_it_goes_on_with_all_it_knew(tmp_path: Path) -> Non
         assert best is not None or not promised
         store.close()
     store_in(tmp_path).close()
-    assert len(promised) > 30
     kept = list((tmp_path / "also_seen").iterdir())
     assert len(kept) <= 5
     assert all(load_bundle(path) for path in kept)
