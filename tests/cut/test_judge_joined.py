@@ -40,6 +40,25 @@ def test_the_node_that_was_lowered_names_its_graph() -> None:
     assert named == {2}
 
 
+def cosines_of_sines(graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    for node in graph.graph.nodes:
+        if node.target is torch.sin:
+            node.target = torch.cos
+    graph.recompile()
+    return graph.forward
+
+
+def test_a_wrong_graph_is_found_without_asking_what_rounding_does_to_all_of_them() -> None:
+    phases: list[str] = []
+    repros = [traced(each, Compiler(f"{__name__}:cosines_of_sines")) for each in (torch.exp, torch.sin)]
+    verdict, whole, named = judge_joined(repros, phases.append)
+    own = whole.verdicts(verdict)
+    assert own is not None
+    assert [each.kind for each in own] == [Kind.PASS, Kind.MISMATCH]
+    assert not named
+    assert phases[-1] == "compare"
+
+
 def test_the_cpp_compiler_names_each_graph_that_it_rejects() -> None:
     text = "In function:\ntorchrepro_graph_3:12:5: error: no\ntorchrepro_graph_4:1:2: warning: odd\n"
     assert named_by(RuntimeError(text + "torchrepro_graph_11:7:1: error: no\n")) == {3, 11}

@@ -35,12 +35,13 @@ def judge_joined(repros: Sequence[Repro], phase: Phase) -> tuple[Verdict, SideBy
     """Return the joint verdict, and the graphs on which it says nothing, as they fail to compile.
 
     Where an exception names no graph, there may be none. Eager runs once: one graph that differs from itself
-    would say nothing about the others.
+    would say nothing about the others. Whether rounding explains a difference is left to those who judge that
+    graph alone.
     """
     whole = joined(repros)
     judged = Judged()
     with loops_together(), linear_indices_as_they_are(), failing_left_out(_source_of) as left_out:
-        verdict = judge_repro(whole.repro, phase=phase, steady=True, judged=judged)
+        verdict = judge_repro(whole.repro, phase=phase, steady=True, ask_rounding=False, judged=judged)
     named = frozenset(int(name.removeprefix(f"{OWNER}_")) for name in left_out)
     if judged.raised is not None:
         by_aot = verdict.stage in (Stage.AOT, Stage.DECOMPOSITION)

@@ -181,12 +181,13 @@ def judge_repro(
     fp64: bool = True,
     phase: Phase = lambda name: None,
     steady: bool = False,
+    ask_rounding: bool = True,
     judged: Judged | None = None,
 ) -> Verdict:
     """Judge a repro in this process; a crash or a hang takes the process with it.
 
-    It is judged as it was recorded, unless a rule is given. `steady` and `judged` are those of `judge`.
-    Where it has a probe, the verdict is the probe's.
+    It is judged as it was recorded, unless a rule is given. `steady`, `ask_rounding` and `judged` are those
+    of `judge`. Where it has a probe, the verdict is the probe's.
     """
     if repro.probe is not None:
         from torchrepro.execute.probes.probe_repro import probe_repro
@@ -204,7 +205,14 @@ def judge_repro(
     rng = repro.ambient.rng or None
     with applied_settings(repro.ambient):
         return judge(
-            subject, rule=rule, require_fp64=require_fp64, rng=rng, phase=phase, steady=steady, judged=judged
+            subject,
+            rule=rule,
+            require_fp64=require_fp64,
+            rng=rng,
+            phase=phase,
+            steady=steady,
+            ask_rounding=ask_rounding,
+            judged=judged,
         )
 
 

@@ -127,11 +127,13 @@ def judge(
     rng: Mapping[str, torch.Tensor] | None = None,
     phase: Phase = lambda name: None,
     steady: bool = False,
+    ask_rounding: bool = True,
     judged: Judged | None = None,
 ) -> Verdict:
     """Judge a subject and restore the caller's random generators.
 
-    `steady`: eager is known to agree with itself, and is run once. `judged` receives what was judged.
+    `steady`: eager is known to agree with itself, and is run once. Without `ask_rounding` a difference stays
+    one that rounding might explain. `judged` receives what was judged.
     """
     start = capture_rng_state().starting_from(rng or {})
     phase = phase if isinstance(phase, Phases) else Phases(phase)
@@ -175,7 +177,7 @@ def judge(
         verdict = verdict_of_comparison(compare_runs(eager, compiled, truth, rule=rule)).with_notes(*notes)
         if verdict.fails and recorder.is_random:
             verdict = _if_draws_agree(verdict, subject, eager, compiled)
-        if not verdict.fails or verdict.comparison is None:
+        if not verdict.fails or verdict.comparison is None or not ask_rounding:
             return verdict
         phase("rounding")
         explained = explain_differences(
