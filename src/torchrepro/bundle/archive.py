@@ -159,6 +159,12 @@ def written_in_one_step(path: Path, next_step: str = "choose another file") -> I
             partial.unlink()
 
 
+def write_in_one_step(path: Path, text: str, next_step: str = "choose another file") -> None:
+    """Write a text file, so that no reader sees half of it, and no link of its name is followed."""
+    with written_in_one_step(path, next_step) as file:
+        file.write(text)
+
+
 def _exists(target: Path) -> BundleError:
     other = target.with_name(f"{target.stem}-2{target.suffix}").name
     return BundleError(f"{target} exists already", next_step=f"choose another name, for example {other}")
