@@ -218,7 +218,6 @@ class Trials:
         """Return the verdict with these parts turned off, and record the parts that occur."""
         with tempfile.TemporaryDirectory(prefix="torchrepro-met-") as directory:
             path = Path(directory) / "met.jsonl"
-            path.write_bytes(b"")
             verdict = self.inquiry.verdict_on(
                 off.applied_to(self.repro), job=_JOB, extra={"met": str(path)}, off=dict(off.parts)
             )

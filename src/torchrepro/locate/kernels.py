@@ -152,7 +152,6 @@ def find_kernel(inquiry: Inquiry, op: GuiltyOp | None, directory: Path) -> Kerne
     of_gradients = inquiry.failure.places == {"grad"}
     with tempfile.TemporaryDirectory(prefix="torchrepro-code-") as scratch:
         path = Path(scratch) / "written.jsonl"
-        path.write_bytes(b"")
         inquiry.ran(_JOB, inquiry.repro, path=str(path), run=of_gradients)
         written = read_written(path)
     if not written:
