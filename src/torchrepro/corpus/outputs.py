@@ -27,7 +27,7 @@ def worst_first(findings: Findings) -> Iterator[Finding]:
     return (finding for state in State for finding in findings() if finding.state is state)
 
 
-def section_of(summary: Summary, buckets: Iterable[Counted], *, limit: int = _ROWS) -> Section:
+def section_of(summary: Summary, buckets: Iterable[Counted]) -> Section:
     """Return a run as a section: the counts, then a row for each bucket and state, worst first."""
     shown = [f"{summary.states[state]} {summary.words[state]}" for state in State if state in summary.states]
     facts: list[tuple[str, object]] = [
@@ -45,7 +45,7 @@ def section_of(summary: Summary, buckets: Iterable[Counted], *, limit: int = _RO
     rows = [
         (summary.words[row.state], str(row.count), row.bucket, row.example, row.signature) for row in buckets
     ]
-    table = Table.of(("state", "bundles", "bucket", "for example", "signature"), rows, limit=limit)
+    table = Table.of(("state", "bundles", "bucket", "for example", "signature"), rows, limit=_ROWS)
     bad = any(summary.states.get(state) for state in (State.REGRESSED, State.FAILS_OTHERWISE))
     unclear = any(summary.states.get(state) for state in (State.CANNOT_RUN, State.FLAKY))
     tone = Tone.BAD if bad else Tone.WARNING if unclear else Tone.GOOD
