@@ -19,7 +19,7 @@ import re
 import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,7 @@ class Recorded:
     """Of the torch that it was run with (`Interpreter.headers`)."""
 
 
-class Corpus:
+class Corpus(AbstractContextManager["Corpus"]):
     """A corpus that is open. `create` makes the directory; without it a missing one is an error."""
 
     def __init__(self, directory: Path, *, create: bool = False) -> None:
@@ -121,9 +121,6 @@ class Corpus:
             ) from exc
         self._path = directory / _INDEX
         self.database = self._opened()
-
-    def __enter__(self) -> Corpus:
-        return self
 
     def __exit__(self, *raised: object) -> None:
         with suppress(sqlite3.Error):
