@@ -170,7 +170,6 @@ class _Shared:
         self.judged_before = self.tally.programs
         self.seeds = NewSeeds(self.settings, frozenset(self.tally.seen))
         self.workers = self.settings.jobs or workers_of(self.executor)
-        self.began = time.monotonic()
 
     def run(self) -> str:
         """Keep the executor busy until enough was found; return why it stopped early, or nothing."""
