@@ -15,6 +15,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,7 +25,7 @@ import msgspec
 from torchrepro.bundle.provenance import is_mark, mark_of
 from torchrepro.bundle.read import read_small_file
 from torchrepro.corpus.index import Corpus
-from torchrepro.engine.line_file import append, read_lines
+from torchrepro.engine.line_file import append
 from torchrepro.engine.search.run_directory import Entry, RunDirectory, write_json
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.verdict import Kind
@@ -159,8 +160,14 @@ class HuntDirectory(RunDirectory):
                     corpus.add(bundle)
 
     def judged(self) -> Iterator[Judged]:
-        """Return what was logged; a line that a killed process has not finished is ignored."""
-        return read_lines(self.log, Judged)
+        """Yield what was logged; a line that a killed process has not finished is ignored."""
+        try:
+            lines = self.log.read_bytes().splitlines()
+        except FileNotFoundError:
+            return  # any other error is one: a hunt must not forget what it has found
+        for line in lines:
+            with suppress(msgspec.MsgspecError, ValueError):
+                yield msgspec.json.decode(line, type=Judged)
 
 
 @dataclass(slots=True)
