@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from torchrepro.corpus.index import Corpus
-from torchrepro.corpus.job import Answer, Request
-from torchrepro.corpus.replays import Plan, replay_corpus
+from torchrepro.corpus.replays import Answer, Plan, Request, replay_corpus
 from torchrepro.corpus.survey import Survey
 from torchrepro.engine.other_python import Replayed, ask_interpreter
 from torchrepro.engine.processes.limits import usable_cores

@@ -8,7 +8,7 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
-from torchrepro.corpus.job import Answer, Request
+from torchrepro.corpus.replays import Answer, Request
 from torchrepro.engine.other_python import Interpreter, Replayed
 from torchrepro.nouns.verdict import Kind
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from torchrepro.cli.corpus_output import Files, Wanted, policy_of, show_findings
 from torchrepro.corpus.findings import State, Summary
 from torchrepro.corpus.index import Corpus
-from torchrepro.corpus.job import Request
-from torchrepro.corpus.replays import Plan, balanced, replay_corpus
+from torchrepro.corpus.replays import Plan, Request, balanced, replay_corpus
 from torchrepro.corpus.runs import Runs, warning_about_hosts
 from torchrepro.corpus.survey import Survey
 from torchrepro.engine.other_python import Replayed

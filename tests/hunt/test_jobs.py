@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.fx import GraphModule
 
-from torchrepro.hunt import jobs, program
+from torchrepro.hunt import jobs
 from torchrepro.hunt.directory import NO_PROGRAM, SUSPECT, Judged
 from torchrepro.hunt.jobs import judge, why_no_program
 from torchrepro.hunt.registry import Draw, Generator
@@ -45,11 +45,11 @@ def generate(draw: Draw) -> Repro | None:
 def by_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the number of a seed choose its function."""
 
-    def program_of(seed: str, sources: Any = ()) -> program.Program:
+    def program_of(seed: str, sources: Any = ()) -> jobs.Program:
         function = _FUNCTIONS[int(seed.rpartition("-")[2], 16)]
         graph = torch.fx.symbolic_trace(lambda x: (function(x),))
         compiler = Compiler(f"{__name__}:planted")
-        return program.Program(seed, Repro(graph, (torch.tensor([0.25, 0.5]),), compiler=compiler))
+        return jobs.Program(seed, Repro(graph, (torch.tensor([0.25, 0.5]),), compiler=compiler))
 
     monkeypatch.setattr(jobs, "program_of", program_of)
 
@@ -135,10 +135,10 @@ def test_a_program_that_fails_alone_is_a_suspect_in_a_joint_compilation(
     """pytorch#191499, and what cannot be lowered or traced, on torch 2.13."""
     functions = (*_GOOD, _amin, _padded_pool, *_GOOD, _nanmean, _std_of_one, *_GOOD)
 
-    def program_of(seed: str, sources: Any = ()) -> program.Program:
+    def program_of(seed: str, sources: Any = ()) -> jobs.Program:
         graph = torch.fx.symbolic_trace(functions[int(seed.rpartition("-")[2], 16)])
         inputs = (torch.linspace(1, 32, 32).requires_grad_(),)
-        return program.Program(seed, Repro(graph, inputs, compiler=Compiler("inductor")))
+        return jobs.Program(seed, Repro(graph, inputs, compiler=Compiler("inductor")))
 
     monkeypatch.setattr(jobs, "program_of", program_of)
     seeds = [f"test-{number:x}" for number in range(len(functions))]

@@ -20,7 +20,6 @@ from torchrepro.hunt.judge_programs import (
     ProgramVerdict,
     effects,
     judge_program,
-    judge_programs,
     save_program,
 )
 from torchrepro.hunt.python_jobs import judge
@@ -83,7 +82,7 @@ def test_healthy_programs_give_no_alarm() -> None:
         program("STATE['n'] += 1\nreturn x * STATE['n']", before="STATE = {'n': 0}"),
         program("raise ValueError('no')"),
     ]
-    assert [judged.verdict.kind for judged in judge_programs(healthy)] == [Kind.PASS] * 4
+    assert [judged.verdict.kind for judged in map(judge_program, healthy)] == [Kind.PASS] * 4
 
 
 def test_a_module_that_raises_is_invalid_and_one_that_draws_addresses_is_not_comparable() -> None:

@@ -48,14 +48,13 @@ def test_only_what_is_needed_is_taken_along(write: Any) -> None:
     """)
     closure = source_closure([module.f])
     assert closure.names == ("f",)
-    assert closure.packages == ()
     for absent in ("UNUSED", "import os", "print", "other", "__main__"):
         assert absent not in closure.text
     (f,) = taken_along(module.f)
     assert f(2.5) == module.f(2.5) == 7
 
 
-def test_installed_packages_are_imported_and_named(write: Any) -> None:
+def test_installed_packages_are_imported(write: Any) -> None:
     module = write("""
         import numpy as np
         import torch.nn.functional as F
@@ -66,7 +65,7 @@ def test_installed_packages_are_imported_and_named(write: Any) -> None:
         def f(x): return Net()(relu(x))
     """)
     closure = source_closure([module.f])
-    assert closure.packages == ("numpy", "torch")
+    assert "import numpy as np\n" in closure.text
     assert "def relu" not in closure.text
     (f,) = taken_along(module.f)
     assert torch.equal(f(torch.tensor([-1.0])), torch.tensor([1.0]))

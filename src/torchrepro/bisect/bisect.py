@@ -5,6 +5,7 @@ Each run is a fresh process with fresh compile caches. What is reported as the s
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
@@ -18,7 +19,7 @@ from torchrepro.bisect.installers import Stopped, installer_for, stopping
 from torchrepro.bisect.runs import RECORDED, KeptRuns, Observation, Task, observe
 from torchrepro.bisect.search import Change, changes_in, next_places
 from torchrepro.bisect.series import Series, Wanted
-from torchrepro.bundle.archive import written_in_one_step
+from torchrepro.bundle.archive import write_in_one_step
 from torchrepro.bundle.manifest import Manifest, devices_of
 from torchrepro.bundle.read import file_digest, read_manifest, require_complete
 from torchrepro.engine.generated_code import diff_of_code
@@ -70,7 +71,7 @@ def bisect(
     """
     settings = settings or BisectSettings()
     manifest = _manifest_of(target)
-    devices = bool(devices_of(manifest)) if manifest is not None else any(map(_exists, _ACCELERATORS))
+    devices = bool(devices_of(manifest)) if manifest is not None else any(map(os.path.exists, _ACCELERATORS))
     base = wanted.pythons[0] if wanted.pythons else None
     series = wanted.series(devices=devices, versions=partial(versions_of_torch, wanted, base))
     directory, elsewhere = place_for(settings.out, target.absolute().with_name(f"{target.name}.bisected"))
@@ -83,8 +84,7 @@ def bisect(
     found = replace(found, notes=(*([elsewhere] if elsewhere else []), *found.notes))
     for number, change in enumerate(found.changes, start=1):
         if change.code:
-            with written_in_one_step(directory / f"change-{number}.diff") as file:
-                file.write(change.code + "\n")
+            write_in_one_step(directory / f"change-{number}.diff", change.code + "\n")
     write_json(directory / "result.json", found.to_dict())
     return found
 
@@ -292,7 +292,3 @@ def versions_of_torch(wanted: Wanted, python: Path | None, before_release: bool)
     """Return the versions that the package index has for a Python; `before_release`: nightlies too."""
     installer = installer_for((python or Path(sys.executable)).resolve(), wanted.indexes)
     return installer.versions("torch", before_release=before_release)
-
-
-def _exists(path: str) -> bool:
-    return Path(path).exists()

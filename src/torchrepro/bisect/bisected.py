@@ -132,7 +132,7 @@ class Bisected:
         }
 
 
-def of_bisected(bisected: Bisected, *, limit: int = _SHOWN_LINES) -> Section:
+def of_bisected(bisected: Bisected) -> Section:
     """Show what changed where, then each setting, then how the generated code differs."""
     first = bisected.first_bad or (bisected.changes[-1] if bisected.changes else None)
     if first is not None:
@@ -163,7 +163,7 @@ def of_bisected(bisected: Bisected, *, limit: int = _SHOWN_LINES) -> Section:
     marked = [number for number, row in enumerate(bisected.rows) if first and row == first.after]
     head = (bisected.axis, "state", "runs", "commit", "seconds", "what was seen")
     table = Table.of(head, rows, limit=len(rows), marked=marked)
-    code = [part for one in bisected.changes for part in _code(one, limit)]
+    code = [part for one in bisected.changes for part in _code(one)]
     return Section(title, (Facts.of(facts), table, *code, notes(bisected.notes)), tone)
 
 
@@ -182,10 +182,10 @@ def _named(row: Row) -> str:
     return f"{row.setting} (torch {row.torch}{commit})" if row.torch else row.setting
 
 
-def _code(change: Changed, limit: int) -> Sequence[Part]:
+def _code(change: Changed) -> Sequence[Part]:
     title = f"generated code, {change.before.setting} to {change.after.setting}"
     if not change.code:
         return (Facts.of([("code", f"{title}: {change.about_code}")]),)
     lines = change.code.splitlines()
-    more = f"\n... {len(lines) - limit} more lines" if len(lines) > limit else ""
-    return Lines((title,)), Code("\n".join(lines[:limit]) + more, "diff", title)
+    more = f"\n... {len(lines) - _SHOWN_LINES} more lines" if len(lines) > _SHOWN_LINES else ""
+    return Lines((title,)), Code("\n".join(lines[:_SHOWN_LINES]) + more, "diff", title)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from torchrepro.bisect.installers import Stopped, ends_with_us, stopping
 from torchrepro.engine.generated_code import join_code
-from torchrepro.engine.processes.child import Program, popen, signal_name
+from torchrepro.engine.processes.child import Program, signal_name
 from torchrepro.nouns.messages import normalise_message, telling_line
 from torchrepro.nouns.verdict import Kind, Signature
 
@@ -45,11 +44,9 @@ def run_script(script: Path, python: Path, environ: Mapping[str, str], time_limi
             "TRITON_CACHE_DIR": f"{directory}/triton",
         }
         command = ends_with_us([str(python), str(script)])
-        output = tempfile.TemporaryFile()  # noqa: SIM115 (the program owns it)
-        process = popen(command, output, stdin=subprocess.DEVNULL, env={**os.environ, **caches, **environ})
-        with Program(process, output) as program:
+        with Program.start(command, env={**os.environ, **caches, **environ}) as program:
             deadline = time.monotonic() + time_limit
-            while (exit_code := process.poll()) is None and time.monotonic() < deadline:
+            while (exit_code := program.process.poll()) is None and time.monotonic() < deadline:
                 if stopping.wait(_POLL_SECONDS):
                     raise Stopped("stopped")
             seconds, told = program.seconds, program.tail(_READ)

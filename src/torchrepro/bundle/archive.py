@@ -132,7 +132,7 @@ def seal_again(bundle: Path, *, sign: bool = True) -> None:
         partial.unlink(missing_ok=True)
 
 
-def require_writable(path: Path, next_step: str = "choose another file") -> None:
+def require_writable(path: Path) -> None:
     """Raise now if a file of this name could not be written later; make its directory."""
     try:
         if path.is_dir():
@@ -140,7 +140,9 @@ def require_writable(path: Path, next_step: str = "choose another file") -> None
         path.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as exc:
-        raise TorchReproError(f"cannot write {path}: {exc.strerror}", next_step=next_step) from exc
+        raise TorchReproError(
+            f"cannot write {path}: {exc.strerror}", next_step="choose another file"
+        ) from exc
 
 
 @contextmanager
@@ -157,6 +159,12 @@ def written_in_one_step(path: Path, next_step: str = "choose another file") -> I
     finally:
         with suppress(OSError):
             partial.unlink()
+
+
+def write_in_one_step(path: Path, text: str, next_step: str = "choose another file") -> None:
+    """Write a text file, so that no reader sees half of it, and no link of its name is followed."""
+    with written_in_one_step(path, next_step) as file:
+        file.write(text)
 
 
 def _exists(target: Path) -> BundleError:

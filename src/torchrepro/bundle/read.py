@@ -10,11 +10,11 @@ import stat
 import tempfile
 import zipfile
 import zlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import IO, Self
+from typing import IO
 
 from torchrepro.bundle.manifest import Manifest, decode_manifest
 from torchrepro.nouns.errors import BundleError, damaged
@@ -50,7 +50,7 @@ _PIECE = 1 << 20
 _NOT_TRUSTED = "do not trust this bundle; ask for one written by torchrepro"
 
 
-class BundleFiles(ABC):
+class BundleFiles(AbstractContextManager["BundleFiles"]):
     """The files of an open bundle. Use it as a context manager; what was mapped stays valid after closing."""
 
     names: tuple[str, ...]
@@ -108,9 +108,6 @@ class BundleFiles(ABC):
 
     def __contains__(self, name: str) -> bool:
         return name in self.names
-
-    def __enter__(self) -> Self:
-        return self
 
     @abstractmethod
     def __exit__(self, *_: object) -> None:

@@ -176,13 +176,11 @@ class Snapshot:
         rng: Mapping[str, torch.Tensor] | None = None,
         earlier: Sequence[tuple[Any, ...]] = (),
         collectives: Sequence[Collective] = (),
-        notes: Iterable[str] = (),
     ) -> Repro:
         """Return a repro of this graph on these inputs, as it will be read back from a bundle."""
         found = self._around(self.graph, inputs)
         ambient = replace(found.ambient, rng=rng) if rng else found.ambient
-        found = replace(found, ambient=ambient, earlier=tuple(earlier), collectives=tuple(collectives))
-        return replace(found, notes=(*found.notes, *notes))
+        return replace(found, ambient=ambient, earlier=tuple(earlier), collectives=tuple(collectives))
 
     def _around(self, graph: GraphModule, inputs: Sequence[Any]) -> Repro:
         return Repro(

@@ -92,7 +92,9 @@ def add(
                 continue
             added.append({**asdict(entry), "new": new})
             if not json_:
-                _out(f"{'added' if new else 'known'}  {entry.id}  bucket {entry.bucket}  {entry.name}")
+                print(
+                    visible(f"{'added' if new else 'known'}  {entry.id}  bucket {entry.bucket}  {entry.name}")
+                )
         _say_notes(opened)
         if json_:
             print(json.dumps({"corpus": str(corpus), "added": added, "failed": failed}))
@@ -178,7 +180,7 @@ def rm(
         for entry in found:
             opened.remove(entry.id)
             if not json_:
-                _out(f"removed  {entry.id}  {entry.name}")
+                print(visible(f"removed  {entry.id}  {entry.name}"))
         if json_:
             print(json.dumps({"removed": [entry.id for entry in found]}))
 
@@ -348,10 +350,6 @@ def _shard(text: str) -> tuple[int, int]:
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
         raise TorchReproError(f"{text!r} is no shard", next_step="write --shard 1/4 to --shard 4/4")
     return int(found[1]), int(found[2])
-
-
-def _out(line: str) -> None:
-    print(" ".join(visible(line).split(" ")))
 
 
 def _say_notes(corpus: Corpus) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from torchrepro.cli.ci_output import stream_for_commands
 from torchrepro.cli.options import CANNOT_BE_TESTED
-from torchrepro.nouns.errors import TorchReproError, visible
+from torchrepro.nouns.errors import TorchReproError, on_one_line, visible
 
 if TYPE_CHECKING:
     from torchrepro.corpus.baseline import Accepted
@@ -72,7 +72,7 @@ def policy_of(text: str) -> frozenset[str]:
 
 def show_findings(survey: Survey, wanted: Wanted, began: float) -> int:
     """Print the findings, write the files that were asked for, and return the exit code."""
-    from torchrepro.bundle.archive import written_in_one_step
+    from torchrepro.bundle.archive import write_in_one_step, written_in_one_step
     from torchrepro.corpus import outputs
     from torchrepro.corpus.baseline import updated, write_baseline
     from torchrepro.corpus.findings import State
@@ -95,8 +95,8 @@ def show_findings(survey: Survey, wanted: Wanted, began: float) -> int:
     if files.html is not None:
         from torchrepro.corpus.page import page_of
 
-        with written_in_one_step(files.html) as file:
-            file.write(page_of(survey.corpus, summary, buckets, survey.findings, diff_code=wanted.diff_code))
+        page = page_of(survey.corpus, summary, buckets, survey.findings, diff_code=wanted.diff_code)
+        write_in_one_step(files.html, page)
     if files.github:
         stream = stream_for_commands(sys.stderr if wanted.json else sys.stdout)
         outputs.write_github(summary, buckets, survey.findings, stream, os.environ)
@@ -129,4 +129,4 @@ def _print_code(survey: Survey, names: list[str]) -> None:
 
 def say(line: str) -> None:
     """Print a message on standard error."""
-    print(f"torchrepro: {' '.join(visible(line).split())}", file=sys.stderr)
+    print(f"torchrepro: {on_one_line(line)}", file=sys.stderr)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar, get_origin
 
 import typer
 
-from torchrepro.nouns.errors import HarnessError, TorchReproError, refused_by_system, visible
+from torchrepro.nouns.errors import HarnessError, TorchReproError, on_one_line, refused_by_system, visible
 from torchrepro.nouns.repro import Compiler, Frontend, ModelRequest
 
 Verb = TypeVar("Verb", bound=Callable[..., None])
@@ -226,6 +226,6 @@ def failures_as_lines(*, as_json: bool, show_traceback: bool) -> Iterator[None]:
 
 def _report(fact: str, next_step: str, as_json: bool) -> None:
     line = f"{fact}; {next_step}" if next_step else fact
-    print(f"torchrepro: {' '.join(visible(line).split())}", file=sys.stderr)
+    print(f"torchrepro: {on_one_line(line)}", file=sys.stderr)
     if as_json:
         print(json.dumps({"error": fact, "next_step": next_step}))

@@ -27,9 +27,9 @@ _WORD = 12
 
 def _print_list(wanted: bool) -> None:
     if wanted:
-        from torchrepro.execute.probes.table import rows
+        from torchrepro.execute.probes.table import ROWS
 
-        for row in rows():
+        for row in ROWS:
             print(f"{row.kind.value:<{_WORD}} {row.description}")
         raise typer.Exit
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from torchrepro.nouns.errors import visible
+from torchrepro.nouns.errors import on_one_line
 
 _PHASES = {
     "start": "importing torch",
@@ -191,7 +191,7 @@ class Lines(Silent):
         """Print a line unless the last one began in the same way."""
         if text != self._shown:
             self._shown, self._last = text, time.monotonic()
-            line = " ".join(visible(f"torchrepro: {text}{more}").split())
+            line = on_one_line(f"torchrepro: {text}{more}")
             self._console.print(line, markup=False, soft_wrap=True)
 
 
@@ -212,7 +212,7 @@ class Screen(Silent):
 
     def __rich__(self) -> Text:
         """Draw each line cut to the width: one that wraps and unwraps would make the screen jump."""
-        drawn = [Text(" ".join(visible(line).split())) for line in self._status.lines()]
+        drawn = [Text(on_one_line(line)) for line in self._status.lines()]
         for line in drawn:
             line.truncate(self._width, overflow="ellipsis")
         return Text("\n").join(drawn)

@@ -16,6 +16,7 @@ from torchrepro.nouns.errors import TorchReproError, visible
 from torchrepro.report.formats import Format
 
 _STANDARD_OUTPUT = Path("-")
+_ANOTHER = "choose another file with -o FILE"
 _ENDINGS = {".txt": Format.TEXT, ".json": Format.JSON, ".md": Format.MARKDOWN}
 
 
@@ -81,6 +82,7 @@ def report(
     import webbrowser
 
     from torchrepro import pipeline
+    from torchrepro.bundle.archive import write_in_one_step
     from torchrepro.cli.progress import progress
     from torchrepro.report.formats import rendered
     from torchrepro.report.text import print_lines, report_lines
@@ -102,12 +104,12 @@ def report(
                 text = pipeline.trace_of(
                     bundle, trusted=tuple(trust or ()), time_limit=time_limit, on_phase=shown.phase
                 )
-                _write(text, attached)
+                write_in_one_step(attached, text, _ANOTHER)
                 contents = replace(contents, trace=attached.name)
         if trace and not json_:
             print(visible(f"torchrepro: the trace is in {attached}"), file=sys.stderr)
         if target != _STANDARD_OUTPUT:
-            _write(rendered(contents, chosen), target)
+            write_in_one_step(target, rendered(contents, chosen), _ANOTHER)
         elif chosen is Format.TEXT and sys.stdout.isatty():
             print_lines(report_lines(contents))  # in colour
             return
@@ -146,14 +148,3 @@ def _target(bundle: Path, output: Path | None, format_: Format, *, to_file: bool
     where = bundle if bundle.name else bundle.absolute()  # `.` has no name of its own
     name = where.stem if where.suffix in (".zip", ".minified") else where.name
     return where.with_name(name + format_.ending)
-
-
-def _write(text: str, target: Path) -> None:
-    """Write a file in one step, so that no reader sees half of it.
-
-    Next to a stranger's bundle there may be links of any name: none is followed.
-    """
-    from torchrepro.bundle.archive import written_in_one_step
-
-    with written_in_one_step(target, "choose another file with -o FILE") as file:
-        file.write(text)

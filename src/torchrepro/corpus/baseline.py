@@ -17,7 +17,7 @@ from pathlib import Path
 from torchrepro.bundle.archive import written_in_one_step
 from torchrepro.bundle.read import read_small_file
 from torchrepro.corpus.findings import Finding, State
-from torchrepro.nouns.errors import TorchReproError, visible
+from torchrepro.nouns.errors import TorchReproError, on_one_line
 
 _HEAD = "# torchrepro baseline 1: id state commit issue expires signature\n"
 _NONE = "-"
@@ -41,7 +41,7 @@ class Accepted:
 
     def __str__(self) -> str:
         words = (self.id, self.state.value, self.commit, self.issue, self.expires, self.signature)
-        return " ".join(" ".join(visible(word).split()) or _NONE for word in words)
+        return " ".join(on_one_line(word) or _NONE for word in words)
 
 
 def read_baseline(path: Path) -> dict[str, Accepted]:
@@ -84,7 +84,7 @@ def compare(finding: Finding, accepted: Accepted | None, today: datetime.date) -
     if accepted.state in _GOOD and state in (State.STILL_FAILS, State.FAILS_OTHERWISE):
         state = State.REGRESSED
     elif accepted.state is State.STILL_FAILS and state is State.STILL_FAILS:
-        same = accepted.signature in ("", _plain(finding.signature))
+        same = accepted.signature in ("", on_one_line(finding.signature))
         state = state if same else State.FAILS_OTHERWISE
     expired = bool(accepted.expires) and datetime.date.fromisoformat(accepted.expires) < today
     return replace(
@@ -115,12 +115,11 @@ def updated(
         improved = state in _GOOD and (former is None or former.state not in _GOOD)
         if not improved and not everything:
             continue
-        if former is not None and former.state is state and former.signature == _plain(finding.signature):
+        signature = on_one_line(finding.signature)
+        if former is not None and (former.state, former.signature) == (state, signature):
             continue
         issue, expires = (former.issue, "") if former is not None else ("", "")
-        lines[finding.id] = Accepted(
-            finding.id, state, commit[:_COMMIT], issue, expires, _plain(finding.signature)
-        )
+        lines[finding.id] = Accepted(finding.id, state, commit[:_COMMIT], issue, expires, signature)
     yield from sorted(lines.values(), key=lambda line: line.id)
 
 
@@ -129,7 +128,3 @@ def write_baseline(path: Path, lines: Iterable[Accepted]) -> None:
     with written_in_one_step(path) as file:
         file.write(_HEAD)
         file.writelines(f"{line}\n" for line in lines)
-
-
-def _plain(signature: str) -> str:
-    return " ".join(visible(signature).split())

@@ -26,12 +26,8 @@ class Change:
     """Generated code that differs in the same way for one bundle or several."""
 
     finding: Finding
-    count: int = 1
-
-    @property
-    def more(self) -> int:
-        """How many bundles have it in addition to that of the finding."""
-        return self.count - 1
+    more: int = 0
+    """How many bundles have it in addition to that of the finding."""
 
 
 def changes_in(findings: Iterable[Finding]) -> list[Change]:
@@ -41,7 +37,7 @@ def changes_in(findings: Iterable[Finding]) -> list[Change]:
         codes = tuple(outcome.code for outcome in finding.outcomes)
         if len(codes) == 2 and all(codes) and codes[0] != codes[1]:
             known = found.get(codes)
-            found[codes] = Change(finding) if known is None else replace(known, count=known.count + 1)
+            found[codes] = Change(finding) if known is None else replace(known, more=known.more + 1)
     return list(found.values())
 
 

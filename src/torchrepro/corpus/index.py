@@ -19,14 +19,14 @@ import re
 import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from torchrepro.bundle.archive import new_run_id, written_in_one_step
+from torchrepro.bundle.archive import new_run_id, write_in_one_step
 from torchrepro.bundle.read import (
     DEFAULT_LIMIT,
     MANIFEST,
@@ -96,7 +96,7 @@ class Recorded:
     """Of the torch that it was run with (`Interpreter.headers`)."""
 
 
-class Corpus:
+class Corpus(AbstractContextManager["Corpus"]):
     """A corpus that is open. `create` makes the directory; without it a missing one is an error."""
 
     def __init__(self, directory: Path, *, create: bool = False) -> None:
@@ -122,9 +122,6 @@ class Corpus:
         self._path = directory / _INDEX
         self.database = self._opened()
 
-    def __enter__(self) -> Corpus:
-        return self
-
     def __exit__(self, *raised: object) -> None:
         with suppress(sqlite3.Error):
             self.database.close()
@@ -144,8 +141,8 @@ class Corpus:
         new = self._copy_in(around.bundle, entry)
         if (bucket.graph or bucket.culprit) and bucket.fingerprint != entry.bucket:
             entry = replace(entry, bucket=bucket.fingerprint, culprit=bucket.culprit)
-            with written_in_one_step(self._home(identity) / "entry.json") as file:
-                file.write(_encoded(entry).decode())
+            told = msgspec.json.encode(entry).decode()
+            write_in_one_step(self._home(identity) / "entry.json", told)
             with self.database:
                 self.database.execute(
                     "UPDATE bundles SET bucket = ?, culprit = ? WHERE id = ?",
@@ -227,8 +224,7 @@ class Corpus:
         """Keep generated code under its digest."""
         path = self.code(digest)
         if digest and text and not path.exists():
-            with written_in_one_step(path) as file:
-                file.write(text)
+            write_in_one_step(path, text)
 
     def code(self, digest: str) -> Path:
         return self.directory / "code" / f"{digest}.txt"
@@ -281,7 +277,7 @@ class Corpus:
         try:
             if not home.is_dir():
                 copy_members(bundle, partial / "bundle")
-                (partial / "entry.json").write_bytes(_encoded(entry))
+                (partial / "entry.json").write_bytes(msgspec.json.encode(entry))
                 try:
                     partial.rename(home)
                     new = True
@@ -296,7 +292,8 @@ class Corpus:
                 self.notes.append(f"the copy of {entry.name} ({entry.id}) was damaged, and is replaced")
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-        self._put(entry)
+        with self.database:
+            self._insert(entry)
         return new
 
     def _read(self, home: Path) -> Entry | None:
@@ -311,10 +308,6 @@ class Corpus:
                 return None
         return entry if entry.id == home.name else None
 
-    def _put(self, entry: Entry) -> None:
-        with self.database:
-            self._insert(entry)
-
     def _insert(self, entry: Entry) -> None:
         self.database.execute(
             f"INSERT OR IGNORE INTO bundles ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -327,7 +320,7 @@ class Corpus:
             "INSERT OR IGNORE INTO replays VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *(done.id, done.bundle, done.run, done.side, done.host, done.tools, done.torch, done.commit),
-                *(_encoded(replayed).decode(), replayed.code, done.headers, done.kept),
+                *(msgspec.json.encode(replayed).decode(), replayed.code, done.headers, done.kept),
             ),
         )
         if replayed.seconds and not done.kept:
@@ -430,10 +423,6 @@ def copy_members(bundle: Path, target: Path) -> None:
                 file.flush()
                 if name == MANIFEST:
                     os.fsync(file.fileno())
-
-
-def _encoded(value: Any) -> bytes:
-    return msgspec.json.encode(value)
 
 
 def _name_of(bundle: Path) -> str:

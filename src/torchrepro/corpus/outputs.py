@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from torchrepro.corpus.findings import Counted, Finding, State, Summary
 from torchrepro.nouns import __version__
-from torchrepro.nouns.errors import visible
+from torchrepro.nouns.errors import on_one_line, visible
 from torchrepro.nouns.sections import Facts, Section, Table, Tone, counted, notes
 from torchrepro.report.markdown import code, table_of
 
@@ -27,11 +27,9 @@ def worst_first(findings: Findings) -> Iterator[Finding]:
     return (finding for state in State for finding in findings() if finding.state is state)
 
 
-def section_of(summary: Summary, buckets: Iterable[Counted], *, limit: int = _ROWS) -> Section:
+def section_of(summary: Summary, buckets: Iterable[Counted]) -> Section:
     """Return a run as a section: the counts, then a row for each bucket and state, worst first."""
-    shown = [
-        f"{count} {summary.words[state]}" for state, count in sorted(summary.states.items(), key=_by_state)
-    ]
+    shown = [f"{summary.states[state]} {summary.words[state]}" for state in State if state in summary.states]
     facts: list[tuple[str, object]] = [
         (name, str(each))
         for name, each in zip(
@@ -47,16 +45,12 @@ def section_of(summary: Summary, buckets: Iterable[Counted], *, limit: int = _RO
     rows = [
         (summary.words[row.state], str(row.count), row.bucket, row.example, row.signature) for row in buckets
     ]
-    table = Table.of(("state", "bundles", "bucket", "for example", "signature"), rows, limit=limit)
+    table = Table.of(("state", "bundles", "bucket", "for example", "signature"), rows, limit=_ROWS)
     bad = any(summary.states.get(state) for state in (State.REGRESSED, State.FAILS_OTHERWISE))
     unclear = any(summary.states.get(state) for state in (State.CANNOT_RUN, State.FLAKY))
     tone = Tone.BAD if bad else Tone.WARNING if unclear else Tone.GOOD
     title = f"{counted(summary.total, 'bundle')}: {', '.join(shown) or 'nothing was replayed'}"
     return Section(title, (Facts.of(facts), table, notes(summary.notes)), tone)
-
-
-def _by_state(row: tuple[State, int]) -> int:
-    return list(State).index(row[0])
 
 
 def write_json(file: TextIO, summary: Summary, buckets: Iterable[Counted], findings: Findings) -> None:
@@ -155,7 +149,7 @@ def write_github(
 
 def _command(text: str, more: str = "") -> str:
     """Return text for a workflow command, which it cannot end."""
-    text = " ".join(visible(text).split()).replace("%", "%25")
+    text = on_one_line(text).replace("%", "%25")
     for character in more:
         text = text.replace(character, f"%{ord(character):02X}")
     return text

@@ -11,20 +11,30 @@ from __future__ import annotations
 
 import heapq
 import json
+import platform
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
+from pathlib import Path
 from statistics import median
 
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.corpus.findings import Outcome, Result, outcome_of
 from torchrepro.corpus.index import NAMED, Corpus, Recorded
-from torchrepro.corpus.job import Answer, Request, run_request, tools_of
 from torchrepro.corpus.runs import Progress, Run, Runs
-from torchrepro.engine.other_python import Interpreter, Replayed, ReplaySettings, end_replays
+from torchrepro.engine.generated_code import digest_code
+from torchrepro.engine.other_python import (
+    Interpreter,
+    Replayed,
+    ReplaySettings,
+    end_replays,
+    generate,
+    replay,
+)
 from torchrepro.engine.remote.carried import submit_with
+from torchrepro.nouns.environment import cpu_name, cxx_version
 from torchrepro.nouns.errors import TorchReproError
 
 _HEADER = "cpp_prefix.h"
@@ -52,6 +62,51 @@ class Plan:
         """What a killed run must have in common with this one to be continued by it."""
         known = [[str(each.python), str(each), each.commit] for each in self.interpreters]
         return json.dumps([known, self.repeat, self.run_all, self.shard, self.trusted, self.only])
+
+
+# One query, as plain data: what an executor is given, here or on another machine.
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Replay a bundle, or only generate its code."""
+
+    bundle: str
+    """Its id."""
+    path: Path
+    interpreter: Interpreter
+    side: int
+    only_code: bool
+    how: ReplaySettings
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a request, and where."""
+
+    request: Request
+    replayed: Replayed
+    """With nothing but the digest of the code, if that was all that was asked for."""
+    code: str
+    """The normalised generated code."""
+    host: str
+    tools: str
+
+
+def run_request(request: Request) -> Answer:
+    """Run a request in a fresh process with fresh caches, and wait for it. Never raises."""
+    if request.only_code:
+        code = generate(request.path, request.interpreter, request.how)
+        replayed = Replayed(code=digest_code(code))
+    else:
+        replayed, code = replay(request.path, request.interpreter, request.how)
+    return Answer(request, replayed, code, platform.node(), tools_of(request.interpreter))
+
+
+@cache
+def tools_of(interpreter: Interpreter) -> str:
+    """Return what generated code is compiled by and for: the same code may behave otherwise with others."""
+    return " | ".join((cxx_version(), cpu_name(), interpreter.triton))
 
 
 OnProgress = Callable[[Progress], None]
@@ -85,8 +140,8 @@ def replay_corpus(
     with _executor(executor, plan.jobs) as pool:
         for side, interpreter in enumerate(plan.interpreters):
             progress.done += sum(runs.outcome(run, identity, side) is not None for identity in chosen)
-            submit = partial(_submit_here if executor is None else _submit_elsewhere, pool)
-            work = _Work(corpus, runs, plan, run, side, interpreter, submit, progress, on_progress)
+            remote = executor is not None
+            work = _Work(corpus, runs, plan, run, side, interpreter, pool, remote, progress, on_progress)
             work.gate(chosen)
             work.replay(chosen)
     runs.finish(run)
@@ -116,14 +171,6 @@ def balanced(rows: Sequence[tuple[str, float]], index: int, count: int) -> list[
     return mine
 
 
-def _submit_here(executor: Executor, request: Request) -> Future[Answer]:
-    return executor.submit(run_request, request)
-
-
-def _submit_elsewhere(executor: Executor, request: Request) -> Future[Answer]:
-    return submit_with(executor, run_request, request, "path", label=request.bundle)
-
-
 @contextmanager
 def _executor(given: Executor | None, jobs: int) -> Iterator[Executor]:
     """Yield the executor; whatever ends the body early ends the replays of this process too."""
@@ -151,7 +198,8 @@ class _Work:
     run: Run
     side: int
     interpreter: Interpreter
-    submit: Callable[[Request], Future[Answer]]
+    pool: Executor
+    remote: bool
     progress: Progress
     on_progress: OnProgress
 
@@ -225,7 +273,7 @@ class _Work:
                     request = next(requests, None)
                     exhausted = request is None
                     if request is not None:
-                        under_way.add(self.submit(request))
+                        under_way.add(self._submit(request))
                 # A short wait, so that Ctrl-C is answered at once.
                 finished, under_way = wait(under_way, timeout=0.5, return_when=FIRST_COMPLETED)
                 for future in finished:
@@ -233,6 +281,11 @@ class _Work:
         finally:
             for future in under_way:
                 future.cancel()
+
+    def _submit(self, request: Request) -> Future[Answer]:
+        if self.remote:
+            return submit_with(self.pool, run_request, request, "path", label=request.bundle)
+        return self.pool.submit(run_request, request)
 
     def _request(self, identity: str, *, only_code: bool = False) -> Request:
         return Request(

@@ -97,7 +97,7 @@ class Runs:
                 self._database.execute("UPDATE runs SET pid = ? WHERE id = ?", (pid, run.id))
                 return run, True
             run = Run(new_run_id(), interpreters, repeat, shard)
-            append_line(self._file(run.id), run)
+            append_line(self._directory / f"{run.id}.jsonl", run)
             self._database.execute(
                 "INSERT INTO runs VALUES (?, ?, ?, ?, ?, 0)",
                 (run.id, _encoded(run), resume, host, pid),
@@ -178,9 +178,6 @@ class Runs:
             shutil.copyfile(path, partial)
             partial.replace(own)
             self._index(own)
-
-    def _file(self, run: str) -> Path:
-        return self._directory / f"{run}.jsonl"
 
     def _index(self, path: Path) -> None:
         for run in read_lines(path, Run):

@@ -26,7 +26,6 @@ from torchrepro.nouns.repro import Compared, ModelRequest, telling_environment
 from torchrepro.nouns.verdict import Signature, Verdict
 
 _SIZE_CAP = 1 << 30
-_NO_CONFIGS: Mapping[str, Mapping[str, Any]] = {}
 
 
 def compare_model(
@@ -132,7 +131,7 @@ def record_graphs(
     *,
     size_cap: int = _SIZE_CAP,
     time_limit: float,
-    configs: Mapping[str, Mapping[str, Any]] = _NO_CONFIGS,
+    configs: Mapping[str, Mapping[str, Any]] | None = None,
     on_phase: OnPhase = lambda phase: None,
 ) -> Recorded | None:
     """Write the graphs of a user's model as bundles, unjudged; None where that did not finish.
@@ -146,7 +145,7 @@ def record_graphs(
             "request": msgspec.to_builtins(request),
             "directory": str(directory),
             "size_cap": size_cap,
-            "configs": configs,
+            "configs": configs or {},
         },
         time_limit=time_limit,
         environ=compiler_environment(),

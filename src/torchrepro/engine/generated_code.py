@@ -12,6 +12,7 @@ import difflib
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from torchrepro.nouns.sections import counted
 
@@ -75,7 +76,7 @@ def compare_kernels(original: Iterable[str], minimal: Iterable[str]) -> str:
     theirs, ours = kernels_in(original), kernels_in(minimal)
     if not theirs or not ours:
         return "unknown: inductor generated no code"
-    for change, words in ((str, "yes"), (_without_sizes, "yes, but for sizes")):
+    for change, words in ((str, "yes"), (partial(_SIZE.sub, "<n>"), "yes, but for sizes")):
         mine, others = ({digest_code(change(one)) for one in kernels} for kernels in (ours, theirs))
         if shared := sorted(mine & others):
             return f"{words}: {shared[0][:12]} is one of {counted(len(others), 'kernel')} of the original"
@@ -91,10 +92,6 @@ def kernels_in(codes: Iterable[str]) -> list[str]:
     texts = list(codes)
     found = [kernel for text in texts for kernel in _LITERAL.findall(text)]
     return [_FUSED.sub("<kernel>", normalise_code(text)) for text in found or texts]
-
-
-def _without_sizes(kernel: str) -> str:
-    return _SIZE.sub("<n>", kernel)
 
 
 def _shown(digests: set[str]) -> str:

@@ -15,12 +15,17 @@ Value = TypeVar("Value")
 
 
 def append_line(path: Path, value: Any) -> None:
-    """Append a value: in one write on a descriptor that appends, so that lines of processes do not mix."""
+    """Append a value."""
+    # The line before lacks its end if its writer was killed.
+    append(path, b"\n" + msgspec.json.encode(value, enc_hook=str) + b"\n")
+
+
+def append(path: Path, lines: bytes) -> None:
+    """Append lines: in one write on a descriptor that appends, so that lines of processes do not mix."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o644)
     try:
-        # The line before lacks its end if its writer was killed.
-        os.write(descriptor, b"\n" + msgspec.json.encode(value, enc_hook=str) + b"\n")
+        os.write(descriptor, lines)
     finally:
         os.close(descriptor)
 

@@ -198,7 +198,7 @@ def generate(bundle: Path, interpreter: Interpreter, how: ReplaySettings = _USUA
 
 def _ask(function: str, bundle: Path, interpreter: Interpreter, how: ReplaySettings) -> tuple[Any, str]:
     """Run a function below in the interpreter; return its answer, and the code that it has written."""
-    with owned_directory("torchrepro-replay-") as directory, _running.one() as started:
+    with owned_directory("torchrepro-replay-") as directory, _recorded() as started:
         code = directory / "code.txt"
         warm = cache_directory() / "warm"
         warm.mkdir(parents=True, exist_ok=True)
@@ -303,39 +303,31 @@ def _write_code(codes: list[str], path: str) -> str:
     return digest_code(text)
 
 
-class _Running:
-    """The processes of the replays that threads of this process wait for."""
-
-    def __init__(self) -> None:
-        self._pids: set[int] = set()
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def one(self) -> Iterator[Callable[[int], None]]:
-        """Yield a function that takes the pid of a process, which ends with the body."""
-        mine: list[int] = []
-
-        def started(pid: int) -> None:
-            with self._lock:
-                mine.append(pid)
-                self._pids.add(pid)
-
-        try:
-            yield started
-        finally:
-            with self._lock:
-                self._pids.difference_update(mine)
-
-    def end(self) -> None:
-        with self._lock:
-            for pid in self._pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGTERM)
+_running: set[int] = set()
+"""The processes of the replays that threads of this process wait for."""
+_lock = threading.Lock()
 
 
-_running = _Running()
+@contextmanager
+def _recorded() -> Iterator[Callable[[int], None]]:
+    """Yield a function that takes the pid of a process, which ends with the body."""
+    mine: list[int] = []
+
+    def started(pid: int) -> None:
+        with _lock:
+            mine.append(pid)
+            _running.add(pid)
+
+    try:
+        yield started
+    finally:
+        with _lock:
+            _running.difference_update(mine)
 
 
 def end_replays() -> None:
     """End all replays that threads of this process are waiting for, with what they have started."""
-    _running.end()
+    with _lock:
+        for pid in _running:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)

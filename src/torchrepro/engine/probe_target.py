@@ -24,7 +24,6 @@ from torchrepro.nouns.probe import Probe, ProbeAnswer
 from torchrepro.nouns.repro import ModelRequest, telling_environment
 from torchrepro.nouns.verdict import Kind, Signature, Verdict
 
-_AS_THEY_ARE: Mapping[str, Mapping[str, Any]] = {}
 ONLY_SIZES = {"dynamo": {"specialize_float": True}}
 """With dynamic shapes capture makes inputs of floats as well (the eps of a normalisation), which the graph
 reads by `.item()`: then nothing in it is known before it runs."""
@@ -87,7 +86,7 @@ class ProbedTarget:
         return self._bundles
 
     def _recorded(
-        self, request: ModelRequest, name: str, configs: Mapping[str, Mapping[str, Any]] = _AS_THEY_ARE
+        self, request: ModelRequest, name: str, configs: Mapping[str, Mapping[str, Any]] | None = None
     ) -> tuple[Path, ...]:
         """Record the graphs of a model; the whole call where capture makes none."""
         directory = self.scratch / name

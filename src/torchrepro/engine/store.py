@@ -15,10 +15,10 @@ import sqlite3
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
@@ -90,7 +90,7 @@ def _sound(database: sqlite3.Connection) -> Iterator[tuple[str, Verdict]]:
             yield key, msgspec.convert(json.loads(text), Verdict)
 
 
-class SqliteStore(Store):
+class SqliteStore(Store, AbstractContextManager["SqliteStore"]):
     """A store that outlives its process. Only one process may use it: forked children must not.
 
     The best is saved as a bundle: `best_to` is always complete, if it exists.
@@ -168,9 +168,6 @@ class SqliteStore(Store):
         if self._database is not None:
             self._attempt("close the database", self._database.close)
             self._database = None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *raised: object) -> None:
         self.close()

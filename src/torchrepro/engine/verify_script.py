@@ -11,10 +11,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from torchrepro.engine.processes.child import Program, end_group, popen, signal_name
 from torchrepro.engine.processes.fresh_process import compiler_environment
@@ -91,7 +90,7 @@ def _nothing() -> None:
     return
 
 
-class FreshProcesses:
+class FreshProcesses(AbstractContextManager["FreshProcesses"]):
     """Fresh processes for scripts. Those that were started ahead have imported torch when a script comes.
 
     Leaving the context ends those that wait.
@@ -100,9 +99,6 @@ class FreshProcesses:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self._waiting: dict[bool, _Waiting] = {}
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *raised: object) -> None:
         for process in self._waiting.values():

@@ -13,7 +13,6 @@ Needs no torch.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from typing import TypeVar
 import msgspec
 
 from torchrepro.bundle.read import read_small_file
+from torchrepro.engine.line_file import append
 from torchrepro.engine.search.run_directory import minified_beside, write_json
 from torchrepro.nouns.errors import TorchReproError
 
@@ -118,13 +118,7 @@ class BucketDirectory:
 
     def add(self, seed: str, recognised: Recognised) -> None:
         """Add a program, by one write; one that is there already is counted once (`members`)."""
-        line = msgspec.json.encode(Member(seed, recognised)) + b"\n"
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-        descriptor = os.open(self.path / "seeds.jsonl", flags, 0o644)
-        try:
-            os.write(descriptor, line)
-        finally:
-            os.close(descriptor)
+        append(self.path / "seeds.jsonl", msgspec.json.encode(Member(seed, recognised)) + b"\n")
 
     def members(self) -> tuple[Member, ...]:
         """Return its programs in their order; a line that a killed process has not finished is ignored."""

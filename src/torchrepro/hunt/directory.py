@@ -12,10 +12,9 @@ For its other files see `engine/search/run_directory.py`. Needs no torch.
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +25,7 @@ import msgspec
 from torchrepro.bundle.provenance import is_mark, mark_of
 from torchrepro.bundle.read import read_small_file
 from torchrepro.corpus.index import Corpus
+from torchrepro.engine.line_file import append
 from torchrepro.engine.search.run_directory import Entry, RunDirectory, write_json
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.verdict import Kind
@@ -149,12 +149,7 @@ class HuntDirectory(RunDirectory):
 
     def append(self, judged: Iterable[Judged]) -> None:
         """Log programs, by one write: a line is there whole, or not at all unless the machine fails."""
-        lines = b"".join(msgspec.json.encode(_short(each)) + b"\n" for each in judged)
-        descriptor = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-        try:
-            os.write(descriptor, lines)
-        finally:
-            os.close(descriptor)
+        append(self.log, b"".join(msgspec.json.encode(_short(each)) + b"\n" for each in judged))
 
     def keep(self, judged: Iterable[Judged]) -> None:
         """Add failing bundles to the corpus, which is made if there is none."""
@@ -169,7 +164,7 @@ class HuntDirectory(RunDirectory):
         try:
             lines = self.log.read_bytes().splitlines()
         except FileNotFoundError:
-            return
+            return  # any other error is one: a hunt must not forget what it has found
         for line in lines:
             with suppress(msgspec.MsgspecError, ValueError):
                 yield msgspec.json.decode(line, type=Judged)
@@ -202,6 +197,10 @@ class Tally:
         self.kinds[judged.kind] += 1
         if judged.fails:
             self.failures[judged.seed] = judged
+
+    def has_enough(self, new: int | None, before: Collection[str]) -> bool:
+        """Return whether so many `new` buckets were found, besides those `before`; None: never."""
+        return new is not None and len(self.buckets.keys() - before) >= new
 
     @property
     def programs(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import msgspec
 
 from torchrepro.bundle.manifest import Manifest
 from torchrepro.bundle.read import read_graph_text, read_manifest
-from torchrepro.engine.check_bundle import ask_about_bundle
+from torchrepro.engine.check_bundle import OnPhase, ask_about_bundle
 from torchrepro.engine.other_python import ReplaySettings, ask_interpreter, replay
 from torchrepro.engine.processes.fresh_process import understood
 from torchrepro.engine.search.run_directory import write_json
@@ -28,8 +27,6 @@ _SECONDS = 300.0
 _VALUES = (Kind.MISMATCH, Kind.NON_FINITE)
 _USUAL = {"float32", "int64", "bool"}
 _FREQUENT = {*_USUAL, "float16", "bfloat16", "float64", "int32"}
-
-OnPhase = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

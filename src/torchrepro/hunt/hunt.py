@@ -26,7 +26,7 @@ from torchrepro.engine.processes.fresh_process import (
     understood,
 )
 from torchrepro.engine.processes.limits import end_leftovers
-from torchrepro.engine.search.process import ONE_THREAD, SearchRequest, run_search
+from torchrepro.engine.search.process import BY_USER, ONE_THREAD, SearchRequest, run_search
 from torchrepro.engine.search.run_directory import held, make_directory
 from torchrepro.hunt.directory import NO_PROGRAM, HuntDirectory, Tally
 from torchrepro.hunt.registry import chosen_generators
@@ -35,8 +35,6 @@ from torchrepro.nouns.errors import HarnessError, TorchReproError
 from torchrepro.nouns.verdict import Verdict
 
 _REPLAY_SECONDS = 300.0
-BY_USER = "stopped by the user"
-TIME_IS_UP = "the time is up"
 _OF_GENERATORS = ("expecttest", "transformers")
 """What the operator database imports, and what has graphs for windows: installed with another torch too."""
 
@@ -80,13 +78,15 @@ def _for_generators() -> tuple[str, ...]:
 
 
 @contextmanager
-def process_of(interpreter: Interpreter | None) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Yield the Python of a process, empty for this one, and the variables that it needs."""
+def process_of(interpreter: Interpreter | None) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the Python of a process, empty for this one, and its variables: it sees no device."""
+    environ = compiler_environment()
+    hide_devices(environ)
     if interpreter is None:
-        yield "", {}
+        yield "", environ
         return
-    with own_package() as environ:
-        yield str(interpreter.python), environ
+    with own_package() as own:
+        yield str(interpreter.python), {**environ, **own}
 
 
 def hunt(
@@ -200,7 +200,7 @@ def begin(
     interpreter = other.interpreter(lambda step: on_message({"step": step}))
     make_directory(out, "choose another directory with --out")
     directory = HuntDirectory(out.absolute())
-    with held(directory) as lock, process_of(interpreter) as (python, own):
+    with held(directory) as lock, process_of(interpreter) as (python, environ):
         wanted = interpreter.torch if interpreter is not None else ""
         settings = replace(settings, seed=directory.number(seed), torch=wanted)
         end_leftovers(directory.mark)
@@ -208,8 +208,7 @@ def begin(
         for place in (directory.failing, directory.buckets):
             place.mkdir(exist_ok=True)
         cache = {"TORCHINDUCTOR_CACHE_DIR": str(directory.cache)}
-        environ = {**compiler_environment(), **ONE_THREAD, **own, **cache}
-        hide_devices(environ)
+        environ = {**environ, **ONE_THREAD, **cache}
         before = Tally.of(directory.judged()).programs
         yield Hunting(directory, settings, other, lock, python, environ, before)
 
@@ -222,38 +221,34 @@ class Replayed:
     script: str
     """Its source: empty where the seed leads to no program."""
     verdict: Verdict | None
-    bundle: str = ""
 
 
 def replay(
     seed: str,
     *,
     sources: Sequence[Path] = (),
-    bundle: Path | None = None,
     other: OtherTorch | None = None,
     on_phase: Callable[[str], None] = lambda phase: None,
 ) -> Replayed:
     """Make the program of a seed again and judge it alone, in a process of its own."""
     payload = {"seed": seed, "sources": [str(path) for path in sources]}
-    environ = compiler_environment()
-    hide_devices(environ)
-    with process_of((other or OtherTorch()).interpreter(on_phase)) as (python, own):
+    with process_of((other or OtherTorch()).interpreter(on_phase)) as (python, environ):
         how: dict[str, Any] = {
             "time_limit": _REPLAY_SECONDS,
-            "environ": {**environ, **own},
+            "environ": environ,
             "on_phase": on_phase,
             "python": python,
         }
         script = result_in_isolation(
             "torchrepro.hunt.replay:script_of",
-            {**payload, "bundle": str(bundle or "")},
+            payload,
             unfinished=f"the program of {seed} could not be made",
             **how,
         )
         if not script:
             return Replayed(seed, "", None)
         verdict = judged_in_isolation("torchrepro.hunt.replay:judge", payload, **how)
-    return Replayed(seed, script, verdict, str(bundle or ""))
+    return Replayed(seed, script, verdict)
 
 
 def sources_of(out: Path | None) -> list[Path]:

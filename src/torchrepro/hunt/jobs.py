@@ -7,21 +7,24 @@ A job that judges takes `seeds`, `sources` and `alone`, and returns an entry for
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 
-from torchrepro.cut.batches import can_be_joined
+from torchrepro.cut.batches import can_be_joined, joined
 from torchrepro.cut.judge_joined import judge_joined
 from torchrepro.engine.processes.fresh_process import job_named
 from torchrepro.execute.judge_repro import Prepared, judge_repro
 from torchrepro.hunt.directory import NO_PROGRAM, SUSPECT, Judged
-from torchrepro.hunt.program import Program, program_of
+from torchrepro.hunt.registry import SHARED, Draw, generator_named
+from torchrepro.hunt.seeds import TOGETHER, parse_seed
 from torchrepro.judge.models import Phase
 from torchrepro.judge.reference import without_compilers
 from torchrepro.nouns.errors import TorchReproError
@@ -39,6 +42,36 @@ _NOT_CAPTURED = (
     fake_errors.DynamicOutputShapeException,
     fake_errors.UnsupportedOperatorException,
 )
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A program, or none where its seed leads to none."""
+
+    seed: str
+    repro: Repro | None
+
+
+def program_of(seed: str, sources: Sequence[Path] = ()) -> Program:
+    """Return the program of a seed. `sources` are the bundles from which some generators make programs."""
+    repros = [_generated(one, sources) for one in seed.split(TOGETHER)]
+    present = [repro for repro in repros if repro is not None]
+    if len(present) < len(repros):
+        return Program(seed, None)
+    return Program(seed, present[0] if len(present) == 1 else joined(present).repro)
+
+
+def _generated(seed: str, sources: Sequence[Path]) -> Repro | None:
+    name, number = parse_seed(seed)
+    generate = job_named(generator_named(name).function)
+    choices = random.Random(f"{name} {number:x}")
+    draw = Draw(choices, random.Random(f"{name} shared {number // SHARED:x}"), tuple(sources))
+    with same_randomness(capture_rng_state()):
+        torch.manual_seed(choices.getrandbits(60))
+        random.seed(choices.getrandbits(60))
+        np.random.seed(choices.getrandbits(32))
+        repro: Repro | None = generate(draw)
+    return repro
 
 
 def judge(_: Repro, payload: Mapping[str, Any], phase: Phase) -> list[dict[str, Any]]:

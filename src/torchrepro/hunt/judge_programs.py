@@ -16,7 +16,7 @@ import logging
 import re
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from torchrepro.nouns.repro import Compiler, Frontend, ModelRequest
 from torchrepro.nouns.verdict import Kind, Raised, Signature, Stage, Verdict
 from torchrepro.torch_api.dynamo import counters, reset
 
+_SECONDS_TO_SAVE = 120.0
 Way = Callable[[Callable[..., Any]], Callable[..., Any]]
 """From a function to what is called in its place."""
 
@@ -82,14 +83,6 @@ class ProgramVerdict:
     def same_failure(self, other: ProgramVerdict) -> bool:
         mine, others = Signature.of(self.verdict), Signature.of(other.verdict)
         return self.way == other.way and mine.matches(others) and self.aspect == other.aspect
-
-
-def judge_programs(
-    programs: Iterable[PythonProgram], ways: Sequence[str] = tuple(WAYS)
-) -> Iterator[ProgramVerdict]:
-    """Yield a verdict for each program, as soon as it is known."""
-    for program in programs:
-        yield judge_program(program, ways)
 
 
 def judge_program(
@@ -183,7 +176,7 @@ def _compared(expected: Sequence[Facts], found: Sequence[Facts], stage: Stage) -
     return Verdict(Kind.PASS)
 
 
-def save_program(found: ProgramVerdict, directory: Path, *, time_limit: float = 120.0) -> Path:
+def save_program(found: ProgramVerdict, directory: Path) -> Path:
     """Save a program that fails; return the bundle of its calls, or the script if the judge sees no failure.
 
     The judge compares numbers, not which object is which: only the script shows such a failure.
@@ -198,9 +191,9 @@ def save_program(found: ProgramVerdict, directory: Path, *, time_limit: float = 
     )
     request = ModelRequest(f"{script}:build", compiler, backward=False, fp64=False)
     try:
-        compared = compare_model(request, time_limit=time_limit)
+        compared = compare_model(request, time_limit=_SECONDS_TO_SAVE)
         if not compared.verdict.fails:
             return script
-        return save_whole_call(request, compared.verdict, directory, time_limit=time_limit)
+        return save_whole_call(request, compared.verdict, directory, time_limit=_SECONDS_TO_SAVE)
     except TorchReproError:  # a closure or a class of it that cannot be kept as source
         return script

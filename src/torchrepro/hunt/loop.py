@@ -145,7 +145,7 @@ class _Loop:
 
     def run(self) -> None:
         """Judge programs until enough was found; what was begun is finished."""
-        while not self._enough():
+        while not self.tally.has_enough(self.settings.until_new, self.known_before):
             while self.under_way < self.executor.workers and (task := self._next()) is not None:
                 self._start(task)
             if not self.under_way:
@@ -154,10 +154,6 @@ class _Loop:
             self.under_way -= 1
             self._take(task, outcome)
             self._report()
-
-    def _enough(self) -> bool:
-        until = self.settings.until_new
-        return until is not None and len(self.tally.buckets.keys() - self.known_before) >= until
 
     def _start(self, task: Task) -> None:
         self.executor.start(task)
@@ -221,7 +217,7 @@ class _Loop:
         if task.job == _SORT:
             self._take_bucket(task, outcome)
         elif "verdict" in task.payload:
-            self._settle([_judged(outcome) or _lost(task.payload["seed"], outcome)])
+            self._settle([_saved(task.payload["seed"], outcome)])
         elif task.payload["alone"]:
             self._take_alone(task, outcome)
         elif outcome.result is not None:
@@ -359,9 +355,7 @@ _NOTHING = throwaway(Compiler("inductor"))
 """A task has a repro; these make their own."""
 
 
-def _judged(outcome: Outcome) -> Judged | None:
-    return msgspec.convert(outcome.result, Judged) if outcome.result is not None else None
-
-
-def _lost(seed: str, outcome: Outcome) -> Judged:
+def _saved(seed: str, outcome: Outcome) -> Judged:
+    if outcome.result is not None:
+        return msgspec.convert(outcome.result, Judged)
     return Judged(seed, Kind.CRASH.value, "its process died while it was saved", not_saved=outcome.death)

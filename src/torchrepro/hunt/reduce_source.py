@@ -147,28 +147,16 @@ def _smaller(tree: ast.Module, place: int) -> Iterator[ast.Module]:
                     yield _without_target(tree, place, index)
     if isinstance(node, ast.stmt):
         for name in ("body", "orelse", "finalbody"):
-            yield _replaced(tree, place, partial(_body, name))
+            yield _replaced(tree, place, getattr(node, name, []))
     elif isinstance(node, ast.expr):
-        for number in range(1, min(len(_expressions(node)), _PARTS)):
-            yield _replaced(tree, place, partial(_part, number))
+        for part in _expressions(node)[1:_PARTS]:
+            yield _replaced(tree, place, [part])
         for constant in (0, None):
-            yield _replaced(tree, place, partial(_constant, constant))
+            yield _replaced(tree, place, [ast.Constant(constant)])
 
 
 def _without_part(name: str, node: ast.AST) -> None:
     setattr(node, name, None)
-
-
-def _body(name: str, node: ast.AST) -> list[ast.AST]:
-    return getattr(node, name, [])
-
-
-def _part(number: int, node: ast.AST) -> list[ast.AST]:
-    return [_expressions(node)[number]]
-
-
-def _constant(value: int | None, node: ast.AST) -> list[ast.AST]:
-    return [ast.Constant(value)]
 
 
 def _node(tree: ast.AST, place: int) -> ast.AST:
@@ -208,17 +196,17 @@ def _without_target(tree: ast.Module, place: int, index: int) -> ast.Module:
     return _edited(tree, place, drop)
 
 
-def _replaced(tree: ast.Module, place: int, by: Callable[[ast.AST], list[ast.AST]]) -> ast.Module:
+def _replaced(tree: ast.Module, place: int, by: Sequence[ast.AST]) -> ast.Module:
     """Replace a node by others in its parent: one for an expression, any number for a statement."""
     tree = copy.deepcopy(tree)
     node = _node(tree, place)
     for parent in ast.walk(tree):
         for name, value in ast.iter_fields(parent):
             if value is node:
-                setattr(parent, name, by(node)[0])
+                setattr(parent, name, by[0])
                 return tree
             if isinstance(value, list) and any(each is node for each in value):
                 at = next(number for number, each in enumerate(value) if each is node)
-                value[at : at + 1] = by(node)
+                value[at : at + 1] = by
                 return tree
     return tree

@@ -11,25 +11,22 @@ import msgspec
 from torchrepro.bundle.read import SCRIPT
 from torchrepro.execute.judge_repro import judge_repro
 from torchrepro.hunt import python_jobs
-from torchrepro.hunt.jobs import why_no_program
+from torchrepro.hunt.jobs import program_of, why_no_program
 from torchrepro.hunt.judge_programs import judge_program
-from torchrepro.hunt.program import program_of
 from torchrepro.hunt.seeds import generator_of
 from torchrepro.judge.models import Phase
 from torchrepro.nouns.repro import Repro
-from torchrepro.script.save_bundle import bundle_members, save_bundle
+from torchrepro.script.save_bundle import bundle_members
 
 
 def script_of(payload: Mapping[str, Any], phase: Phase) -> str:
-    """Return the script of a seed's program, empty if there is none; save the bundle of a graph if wanted."""
+    """Return the script of a seed's program, empty if there is none."""
     phase("build")
     if not generator_of(payload["seed"]).graphs:
         return python_jobs.program_of(payload["seed"]).source
     repro = _program(payload)
     if repro is None:
         return ""
-    if payload["bundle"]:
-        save_bundle(repro, Path(payload["bundle"]))
     script = bundle_members(repro).optional[SCRIPT]
     assert isinstance(script, bytes)
     return script.decode()

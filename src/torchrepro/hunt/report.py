@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,11 +13,10 @@ from typing import Any
 
 import msgspec
 
-from torchrepro.bundle.archive import written_in_one_step
-from torchrepro.engine.check_bundle import generate_code
+from torchrepro.bundle.archive import write_in_one_step
+from torchrepro.engine.check_bundle import OnPhase, generate_code
 from torchrepro.engine.other_python import ask_interpreter
-from torchrepro.engine.processes.fork_safety import hide_devices
-from torchrepro.engine.processes.fresh_process import compiler_environment, result_in_isolation, understood
+from torchrepro.engine.processes.fresh_process import result_in_isolation, understood
 from torchrepro.engine.processes.signals import die_with, handling, leave
 from torchrepro.engine.search.run_directory import refuse_link, write_json
 from torchrepro.hunt.buckets import BucketDirectory, Bucketed, Recognised, buckets_in, read
@@ -32,11 +31,11 @@ from torchrepro.report.page.html import assets, template, valid
 
 BUCKETS = "buckets"
 ISSUES = "issues"
+_ANOTHER = "choose another file with -o FILE"
+"""Somebody else's hunt may have links of any name: none is followed."""
 _SEEDS = 20
 _SECONDS = 24 * 3600.0
 """For all buckets: each run of one has a time limit of its own."""
-
-OnPhase = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +114,10 @@ def report_on_hunt(
         entries.append(_Entry(bucket, about, gate, _told_of(bucket, about, run=run)))
     entries.sort(key=lambda entry: entry.order)
     issues = output.parent / f"{output.stem}.{ISSUES}"
-    refuse_link(issues, "choose another file with -o FILE")
+    refuse_link(issues, _ANOTHER)
     rows = tuple(_row(rank, entry, issues) for rank, entry in enumerate(entries, 1))
     report = HuntReport(directory.name, rows, str(output))
-    _write(output, page_of(report))
+    write_in_one_step(output, page_of(report), _ANOTHER)
     return report
 
 
@@ -132,14 +131,12 @@ def report_with_its_torch(
     python = known.python if known is not None and hunted.is_mine(known) else ""
     if not python or Path(python) == Path(sys.executable):
         return report_on_hunt(directory, output, run=run, on_phase=on_phase)
-    environ = compiler_environment()
-    hide_devices(environ)
-    with process_of(ask_interpreter(Path(python))) as (python, own):
+    with process_of(ask_interpreter(Path(python))) as (python, environ):
         told = result_in_isolation(
             f"{__name__}:report_here",
             {"directory": str(directory), "output": str(output), "run": run, "parent": os.getpid()},
             time_limit=_SECONDS,
-            environ={**environ, **own},
+            environ=environ,
             on_phase=on_phase,
             python=python,
             unfinished="the report was not written",
@@ -195,7 +192,7 @@ class _Entry:
 def _row(rank: int, entry: _Entry, issues: Path) -> Row:
     about, told, members = entry.about, entry.told, entry.bucket.members()
     issue = issues / f"{rank:02}-{about.bucket}.md"
-    _write(issue, told.issue)
+    write_in_one_step(issue, told.issue, _ANOTHER)
     return Row(
         rank=rank,
         bucket=about.bucket,
@@ -231,9 +228,3 @@ def page_of(report: HuntReport) -> str:
             version=__version__,
         )
     )
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file; somebody else's hunt may have links of its name, and none is followed."""
-    with written_in_one_step(path, "choose another file with -o FILE") as file:
-        file.write(text)

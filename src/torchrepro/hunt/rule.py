@@ -13,6 +13,7 @@ What a rule cannot tell apart is another bug of the same op on the same operands
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -42,10 +43,8 @@ class KnownOperand:
     def admits(self, operand: Operand) -> bool:
         if operand.dtype not in self.dtypes or self.contiguous not in (None, operand.contiguous):
             return False
-        elements = 1
-        for size in operand.shape:
-            elements *= size
-        if not all(any(map(limits.admits, (*operand.shape, elements))) for limits in self.sizes):
+        counts = (*operand.shape, math.prod(operand.shape))
+        if not all(any(map(limits.admits, counts)) for limits in self.sizes):
             return False
         return self.values is None or operand.value is None or _some(operand.value, self.values)
 

@@ -6,6 +6,7 @@ has the graphs of all of them next to one another.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import re
@@ -37,11 +38,8 @@ def generator_of(seed: str) -> Generator:
 
 
 def seeds_of(generator: Generator, hunt: int) -> Iterator[str]:
-    """Yield the seeds of a generator in a hunt."""
-    number = 0
-    while True:
-        yield f"{generator.name}-{hunt:x}{number:06x}"
-        number += 1
+    """Return the seeds of a generator in a hunt."""
+    return (f"{generator.name}-{hunt:x}{number:06x}" for number in itertools.count())
 
 
 class NewSeeds:

@@ -28,8 +28,9 @@ from torchrepro.engine.processes.child import OnMessage
 from torchrepro.engine.processes.limits import end_leftovers, owned_directory, usable_cores
 from torchrepro.engine.remote.messages import Blob, require_versions, versions_here
 from torchrepro.engine.remote.relay import workers_of
+from torchrepro.engine.search.process import BY_USER, TIME_IS_UP
 from torchrepro.hunt.directory import About, HuntDirectory, Judged, Tally
-from torchrepro.hunt.hunt import BY_USER, TIME_IS_UP, Hunting, OtherTorch, Searched, begin, hunt
+from torchrepro.hunt.hunt import Hunting, OtherTorch, Searched, begin, hunt
 from torchrepro.hunt.seeds import NewSeeds, generator_of
 from torchrepro.hunt.settings import Hunted, HuntSettings
 from torchrepro.nouns.errors import TorchReproError
@@ -169,7 +170,6 @@ class _Shared:
         self.judged_before = self.tally.programs
         self.seeds = NewSeeds(self.settings, frozenset(self.tally.seen))
         self.workers = self.settings.jobs or workers_of(self.executor)
-        self.began = time.monotonic()
 
     def run(self) -> str:
         """Keep the executor busy until enough was found; return why it stopped early, or nothing."""
@@ -178,7 +178,7 @@ class _Shared:
         sources = Blob(hashlib.sha256(content).hexdigest(), content)
         with ThreadPoolExecutor(1, "sort") as sorter:
             try:
-                while not self._enough():
+                while not self.tally.has_enough(self.settings.until_new, self.known_before):
                     while len(self.running) < self.workers and (share := self._next()) is not None:
                         self.running.add(self.executor.submit(hunt_share, share, sources))
                     self._sort(sorter)
@@ -198,10 +198,6 @@ class _Shared:
         """Return the seconds that are left."""
         limit = self.settings.seconds
         return math.inf if limit is None else limit - (time.monotonic() - self.began)
-
-    def _enough(self) -> bool:
-        until = self.settings.until_new
-        return until is not None and len(self.tally.buckets.keys() - self.known_before) >= until
 
     def _next(self) -> Share | None:
         """Return the next share; None if there are no seeds, or no time, for another one."""

@@ -18,7 +18,6 @@ import msgspec
 from torchrepro.bundle.read import MANIFEST, PARTIAL_SUFFIX, read_manifest
 from torchrepro.corpus.index import copy_members
 from torchrepro.engine.check_bundle import ask_about_bundle
-from torchrepro.engine.processes.child import OnMessage
 from torchrepro.engine.search.run_directory import write_json
 from torchrepro.hunt.buckets import BucketDirectory, Bucketed, Recognised, bucket_for, buckets_in, read
 from torchrepro.locate.settings import LocateSettings, locate_search
@@ -40,7 +39,6 @@ def triage(
     *,
     seconds: float | None = 540.0,
     jobs: int | None = None,
-    on_message: OnMessage = lambda message: None,
 ) -> Bucketed:
     """Return the bucket, in `directory`, of the failing program of a seed; make one if it is a new failure.
 
@@ -61,7 +59,7 @@ def triage(
     home = bucket_for(directory, seed)
     _put(bundle, home)
     limit = None if seconds is None else seconds * _SHARE_TO_MINIFY
-    minified = minify_search(home.bundle, MinifySettings(jobs=jobs, time_limit=limit)).answer(on_message)
+    minified = minify_search(home.bundle, MinifySettings(jobs=jobs, time_limit=limit)).answer()
     minimal = Path(minified.bundle)
     failure = _failure_of(minimal)
     found, more = _matching(minimal, failure, known)
@@ -69,7 +67,7 @@ def triage(
         return _merge(home, found, seed, Recognised.MINIMAL, began)
     left = None if seconds is None else max(30.0, seconds - (time.monotonic() - began))
     try:
-        locate_search(minimal, LocateSettings(jobs=jobs, time_limit=left)).answer(on_message)
+        locate_search(minimal, LocateSettings(jobs=jobs, time_limit=left)).answer()
     except TorchReproError as exc:
         more += (f"not located: {exc.fact}",)
     bucket_is = bucket_of(home.bundle)

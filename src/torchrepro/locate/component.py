@@ -19,10 +19,9 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 
-import msgspec
-
 from torchrepro.cut.hints import evidence_in
 from torchrepro.engine.baseline import Failure
+from torchrepro.engine.line_file import read_lines
 from torchrepro.engine.subsets import narrow
 from torchrepro.execute.backends import LADDER, with_backend
 from torchrepro.locate.context import Inquiry
@@ -219,12 +218,9 @@ class Trials:
         """Return the verdict with these parts turned off, and record the parts that occur."""
         with tempfile.TemporaryDirectory(prefix="torchrepro-met-") as directory:
             path = Path(directory) / "met.jsonl"
-            path.write_bytes(b"")
             verdict = self.inquiry.verdict_on(
                 off.applied_to(self.repro), job=_JOB, extra={"met": str(path)}, off=dict(off.parts)
             )
-            for line in path.read_text().splitlines(keepends=True):
-                if line.endswith("\n"):  # a process that dies may leave half a line
-                    kind, name = msgspec.json.decode(line)
-                    self._met.setdefault(kind, {})[name] = None
+            for kind, name in read_lines(path, list):  # a process that dies may leave half a line
+                self._met.setdefault(kind, {})[name] = None
         return verdict

@@ -18,6 +18,7 @@ from typing import Any, TextIO
 
 import msgspec
 
+from torchrepro.engine.line_file import read_lines
 from torchrepro.judge.models import Phase
 from torchrepro.locate.context import Inquiry
 from torchrepro.nouns.repro import AOT_INDUCTOR, Place, Repro
@@ -45,8 +46,7 @@ class Written:
 
 def read_written(path: Path) -> list[Written]:
     """Return what a process has written, in order; the incomplete last line of a killed one is ignored."""
-    lines = path.read_bytes().splitlines(keepends=True)
-    return [msgspec.json.decode(line, type=Written) for line in lines if line.endswith(b"\n")]
+    return list(read_lines(path, Written))
 
 
 def generate(repro: Repro, payload: Mapping[str, Any], phase: Phase) -> str:
@@ -152,7 +152,6 @@ def find_kernel(inquiry: Inquiry, op: GuiltyOp | None, directory: Path) -> Kerne
     of_gradients = inquiry.failure.places == {"grad"}
     with tempfile.TemporaryDirectory(prefix="torchrepro-code-") as scratch:
         path = Path(scratch) / "written.jsonl"
-        path.write_bytes(b"")
         inquiry.ran(_JOB, inquiry.repro, path=str(path), run=of_gradients)
         written = read_written(path)
     if not written:

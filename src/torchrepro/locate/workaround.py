@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from torchrepro.engine.subsets import narrow
@@ -74,7 +73,7 @@ def find_workaround(
     if ladder.stage is Stage.BACKEND and inquiry.repro.compiler.name in (INDUCTOR, AOT_INDUCTOR):
         known = settings_of(INDUCTOR, inquiry.repro).keys()
         for options in _options_for(found):
-            if options.keys() <= known and trial.passes(partial(_with_options, options=options)):
+            if options.keys() <= known and trial.passes(Off({INDUCTOR: options}).applied_to):
                 return _by_fewest(trial, options)
     for code, candidate in _lines_for(inquiry.repro, ladder, found):
         if candidate is None or inquiry.passes(candidate):
@@ -102,16 +101,11 @@ def _options_for(found: Found | None) -> Iterator[Mapping[str, Any]]:
     yield {**_CALL_EVERY_OPERATOR, **_ALL_PASSES}
 
 
-def _with_options(repro: Repro, options: Mapping[str, Any], names: Iterable[str] | None = None) -> Repro:
-    chosen = options if names is None else {name: options[name] for name in names}
-    return Off({INDUCTOR: chosen}).applied_to(repro)
-
-
 def _by_fewest(trial: _Trial, options: Mapping[str, Any]) -> Workaround:
     """Return the workaround with only those options that are needed."""
 
     def change(some: Iterable[str]) -> Callable[[Repro], Repro]:
-        return partial(_with_options, options=options, names=list(some))
+        return Off({INDUCTOR: {name: options[name] for name in some}}).applied_to
 
     needed = list(options)
     if len(needed) > 1:

@@ -12,9 +12,10 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from torchrepro.bundle.archive import new_run_id
 from torchrepro.engine.processes.child import Program, signal_name
@@ -42,7 +43,7 @@ class _Asked:
     bundle: Path
 
 
-class CommandOracle:
+class CommandOracle(AbstractContextManager["CommandOracle"]):
     """Runs `command` with the path of a candidate's bundle for each `{}` in it, or at its end.
 
     Leaves no process and no temporary file once it is closed, not even after a search that is killed.
@@ -90,9 +91,6 @@ class CommandOracle:
             return verdict
         finally:
             asked.program.end()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self._scratch, ignore_errors=True)

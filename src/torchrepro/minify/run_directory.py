@@ -22,6 +22,7 @@ from typing import ClassVar
 import msgspec
 
 from torchrepro.bundle.read import read_manifest, read_small_file
+from torchrepro.engine.line_file import read_lines
 from torchrepro.engine.search import run_directory as shared
 from torchrepro.engine.search.process import Search
 from torchrepro.minify.registry import chosen_passes
@@ -54,12 +55,7 @@ class MinifySettings:
 
 def read_history(path: Path) -> list[Adoption]:
     """Return the history of an interrupted search; a partially written line is skipped."""
-    found: list[Adoption] = []
-    with suppress(OSError):
-        for line in path.read_bytes().splitlines():
-            with suppress(msgspec.DecodeError):  # its writer was killed: the next line is complete
-                found.append(msgspec.json.decode(line, type=Adoption))
-    return found
+    return list(read_lines(path, Adoption))
 
 
 def append_to_history(path: Path, adoption: Adoption) -> None:

@@ -26,6 +26,11 @@ def visible(text: object) -> str:
     )
 
 
+def on_one_line(text: object) -> str:
+    """Return visible text as one line, with single blanks."""
+    return " ".join(visible(text).split())
+
+
 def _shown(character: str) -> str:
     return "\N{SYMBOL FOR ESCAPE}" if character == "\x1b" else "\N{REPLACEMENT CHARACTER}"
 

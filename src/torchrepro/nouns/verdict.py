@@ -213,10 +213,9 @@ class Comparison:
     def from_dict(cls, data: Mapping[str, Any]) -> Comparison:
         """Return the comparison in such data, with the leaves that are in it."""
         names = {told: name for name, told in JSON_NAMES.items()}
-        leaves = [
-            {names.get(name, name): value for name, value in leaf.items()} for leaf in data["differing"]
-        ]
-        return msgspec.convert({"leaves": leaves, "notes": data["notes"]}, cls, strict=False)
+        told = data.get("differing", ())
+        leaves = [{names.get(name, name): value for name, value in leaf.items()} for leaf in told]
+        return msgspec.convert({"leaves": leaves, "notes": data.get("notes", ())}, cls, strict=False)
 
 
 JSON_NAMES = {

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from torchrepro.nouns.errors import visible
+from torchrepro.nouns.errors import on_one_line, visible
 from torchrepro.nouns.results import Located, Way
 from torchrepro.nouns.sections import Code, Facts, Lines, Part, Table, counted, of_verdict
 from torchrepro.nouns.sentences import culprit_of
@@ -208,7 +208,7 @@ def folded(text: str) -> str:
 
 def code(text: str) -> str:
     """Write a text as code inside a line."""
-    text = " ".join(visible(text).split())
+    text = on_one_line(text)
     if not text:
         return ""
     fence = "`" * (_longest_run(text) + 1)

@@ -30,7 +30,7 @@ from torchrepro.engine.search.run_directory import minified_beside
 from torchrepro.minify.run_directory import CAUGHT, RunDirectory
 from torchrepro.nouns.errors import TorchReproError
 from torchrepro.nouns.results import Confidence, Located, Minified
-from torchrepro.nouns.verdict import JSON_NAMES, Verdict
+from torchrepro.nouns.verdict import Verdict
 
 Result = TypeVar("Result")
 
@@ -40,20 +40,14 @@ _LARGEST = 64 << 20
 
 
 _CLAIM = "was sent, moved or copied, or is about another bundle: nothing in it was verified here"
-_FIELDS = {json_name: name for name, json_name in JSON_NAMES.items()}
 
 
 def verdict_in(data: Mapping[str, Any] | None) -> Verdict | None:
     """Read a verdict that `Verdict.to_dict` wrote; it has only the values that differ."""
-    comparison = None if data is None else data.get("comparison")
-    if data is not None and isinstance(comparison, dict):
-        kept = comparison.get("differing", [])
-        leaves = [
-            {_FIELDS.get(name, name): leaf[name] for name in leaf} if isinstance(leaf, dict) else leaf
-            for leaf in (kept if isinstance(kept, list) else [kept])
-        ]
-        data = {**data, "comparison": {"leaves": leaves, "notes": comparison.get("notes", [])}}
-    return _converted(data, Verdict)
+    try:
+        return None if data is None else Verdict.from_dict(data)
+    except (msgspec.ValidationError, AttributeError, TypeError):
+        return None
 
 
 def located_at(bundle: Path) -> tuple[Located | None, Path | None]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
-from torchrepro.nouns.errors import visible
+from torchrepro.nouns.errors import on_one_line, visible
 from torchrepro.nouns.sections import Code, Facts, Lines, Part, Section, Table
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _part(part: Part, width: int | None, columns: int | None) -> Iterator[Line]:
     match part:
         case Facts(rows=rows):
             for name, value in rows:
-                yield from _wrapped(value, width, indent=f"  {_one_line(name)[: WIDTH // 2]:<{_NAME}} ")
+                yield from _wrapped(value, width, indent=f"  {on_one_line(name)[: WIDTH // 2]:<{_NAME}} ")
         case Lines(lines=lines, label=label):
             for line in lines:
                 text = f"{label}: {line}" if label else line
@@ -99,7 +99,7 @@ def _table(table: Table, width: int | None, terminal: int | None) -> Iterator[Li
     """Yield aligned columns, numbers to the right; if rows do not fit, each becomes a sentence."""
     if not table.rows:
         return
-    rows = [tuple(_one_line(cell) for cell in row) for row in (table.head, *table.rows)]
+    rows = [tuple(on_one_line(cell) for cell in row) for row in (table.head, *table.rows)]
     columns = list(zip(*rows, strict=True))
     sizes = [max(map(len, column)) for column in columns]
     while width is not None and len(sizes) > table.needed > 0 and sum(sizes) + 2 * len(sizes) > width:
@@ -132,17 +132,13 @@ def _table(table: Table, width: int | None, terminal: int | None) -> Iterator[Li
 
 
 def _wrapped(text: str, width: int | None, *, indent: str = "", style: str = "") -> Iterator[Line]:
-    words = _one_line(text)
+    words = on_one_line(text)
     if width is None:
         lines = [indent + words] if words else []
     else:
         following = " " * min(len(indent) + 2, width // 2)
         lines = textwrap.wrap(words, width, initial_indent=indent, subsequent_indent=following)
     yield from (Line(line, style) for line in lines)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(visible(text).split())
 
 
 def _cut(text: str, width: int | None) -> str:

@@ -123,9 +123,9 @@ def _told(found: GraphBreak) -> str:
     return f"{_at(found.place)}{shown}: {found.reason}{hint}."
 
 
-def _short(text: str, most: int = 50) -> str:
+def _short(text: str) -> str:
     first = text.splitlines()[0]
-    return first if len(first) <= most and first == text else first[: most - 3].rstrip() + "..."
+    return first if len(first) <= 50 and first == text else first[:47].rstrip() + "..."
 
 
 def sections_of(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchrepro.hunt.jobs import why_no_program
-from torchrepro.hunt.program import Program, program_of
+from torchrepro.hunt.jobs import Program, program_of, why_no_program
 from torchrepro.judge.compare import same
 from torchrepro.judge.rule import Rule
 

@@ -216,10 +216,10 @@ class Program:
         self._output = output
 
     @classmethod
-    def start(cls, command: Sequence[str]) -> Program:
+    def start(cls, command: Sequence[str], env: Mapping[str, str] | None = None) -> Program:
         """Start a program without input, in a session of its own."""
         output = tempfile.TemporaryFile()  # noqa: SIM115 (the program owns it)
-        return cls(popen(command, output), output)
+        return cls(popen(command, output, env=env), output)
 
     def __enter__(self) -> Self:
         return self

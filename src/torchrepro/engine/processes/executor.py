@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 
@@ -84,7 +84,7 @@ class Task:
     number: int = field(default_factory=lambda: next(_numbers))
 
 
-class Executor:
+class Executor(AbstractContextManager["Executor"]):
     """Runs tasks, at most `workers` at a time (by default one for each core). Has to be closed.
 
     Each task has `threads` threads, by default its share of the cores. It can be used again after an
@@ -159,9 +159,6 @@ class Executor:
             if self._scratch is not None:
                 shutil.rmtree(self._scratch, ignore_errors=True)
                 self._scratch = None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *raised: object) -> None:
         self.close()

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from pathlib import Path
-from typing import Self
 
 from torchrepro.bundle.manifest import encode_manifest
 from torchrepro.bundle.read import MANIFEST, TENSORS
@@ -47,7 +46,7 @@ _KEPT = 4 << 30
 _ANY_SIZE = 1 << 62
 
 
-class RemoteExecutor:
+class RemoteExecutor(AbstractContextManager["RemoteExecutor"]):
     """Runs tasks on other machines, at most `channel.workers` at a time. Has to be closed.
 
     `here` runs those that cannot leave this machine. `waiting` is entered while it waits, and may raise.
@@ -114,9 +113,6 @@ class RemoteExecutor:
         for task in (*self._queue, *self._running.values()):
             self.cancel(task)
         self._here.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *raised: object) -> None:
         self.close()

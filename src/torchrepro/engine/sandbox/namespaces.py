@@ -13,6 +13,8 @@ import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from torchrepro.engine.sandbox.seccomp import check
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 _NEW_USER = 0x10000000
@@ -38,7 +40,7 @@ def enter_namespaces() -> None:
     """
     user, group = os.getuid(), os.getgid()
     if _libc.unshare(_NEW_USER | _NEW_OTHERS) != 0:
-        _check(_libc.unshare(_NEW_OTHERS), "unshare")
+        check(_libc.unshare(_NEW_OTHERS), "unshare")
         return
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
@@ -74,8 +76,8 @@ def enter_root(
     if not (root / "tmp").exists():
         (root / "tmp").symlink_to(os.environ["TMPDIR"])
     os.chdir(root)
-    _check(_libc.syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."), "pivot_root")
-    _check(_libc.umount2(b".", _DETACH), "umount2")
+    check(_libc.syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."), "pivot_root")
+    check(_libc.umount2(b".", _DETACH), "umount2")
     os.chdir("/")
     _limit_process_ids(processes)  # a file that is read-only from here on
     _set_attributes("/", _ATTR_READ_ONLY | _ATTR_NO_SUID, 0)
@@ -130,13 +132,13 @@ def _mount(source: object, target: object, kind: str = "", flags: int = 0, optio
         ctypes.c_ulong(flags),
         options.encode() or None,
     )
-    _check(result, f"mount {target}")
+    check(result, f"mount {target}")
 
 
 def _set_attributes(path: str, set_: int, cleared: int) -> None:
     """Set and clear attributes of the mount at a path and of all beneath it."""
     attributes = struct.pack("QQQQ", set_, cleared, 0, 0)
-    _check(
+    check(
         _libc.syscall(
             ctypes.c_long(_MOUNT_SETATTR),
             ctypes.c_int(_AT_FDCWD),
@@ -147,9 +149,3 @@ def _set_attributes(path: str, set_: int, cleared: int) -> None:
         ),
         f"mount_setattr {path}",
     )
-
-
-def _check(result: int, call: str) -> None:
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{call}: {os.strerror(number)}")

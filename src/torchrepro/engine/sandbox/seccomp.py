@@ -204,7 +204,7 @@ def give_up_signals() -> None:
 
 def forbid_new_privileges() -> None:
     """Let no program that this process starts have more rights than it has (set-user-id programs)."""
-    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
+    check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
 
 
 class _Program:
@@ -250,13 +250,14 @@ class _Program:
         self._emit(_RETURN, _ALLOW)
         code = ctypes.create_string_buffer(b"".join(self._code))
         described = struct.pack("HxxxxxxP", len(self._code), ctypes.addressof(code))
-        _check(_libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, described, 0, 0), "prctl(PR_SET_SECCOMP)")
+        check(_libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, described, 0, 0), "prctl(PR_SET_SECCOMP)")
 
     def _emit(self, code: int, operand: int, if_true: int = 0, if_false: int = 0) -> None:
         self._code.append(struct.pack("HBBI", code, if_true, if_false, operand))
 
 
-def _check(result: int, call: str) -> None:
+def check(result: int, call: str) -> None:
+    """Raise the error of a system call that has failed."""
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{call}: {os.strerror(number)}")

@@ -15,7 +15,6 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -327,7 +326,10 @@ def _close_all_but(kept: set[int]) -> None:
 
 
 def _resident(pid: int) -> int:
-    return _number(lambda: int(_read(f"/proc/{pid}/statm").split()[1]) * resource.getpagesize())
+    try:
+        return int(_read(f"/proc/{pid}/statm").split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        return 0  # it has just ended
 
 
 def _share_of(pid: int) -> int:
@@ -343,13 +345,6 @@ def _bytes_in(path: str) -> int:
             with suppress(OSError):
                 found += os.lstat(os.path.join(folder, name)).st_blocks * 512
     return found
-
-
-def _number(read: Callable[[], int]) -> int:
-    try:
-        return read()
-    except (OSError, ValueError, IndexError):
-        return 0  # it has just ended
 
 
 def _read(path: str) -> str:

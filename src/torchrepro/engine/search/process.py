@@ -173,6 +173,8 @@ class _Interrupts:
 Answer = TypeVar("Answer", bound=Located | Minified)
 Start = Callable[[Mapping[str, str]], AbstractContextManager[Child]]
 """Makes the search process from its environment; leaving the context ends it, or keeps it for the next."""
+BY_USER, TIME_IS_UP = "stopped by the user", "the time is up"
+"""Why a search stopped early."""
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 """Environment of a search process: it forks, so it must have no other thread."""
 

@@ -48,7 +48,7 @@ from torchrepro.engine.processes.limits import limit_threads, memory_share
 from torchrepro.engine.processes.signals import leave
 from torchrepro.engine.remote.messages import Channel
 from torchrepro.engine.remote.remote_executor import RemoteExecutor
-from torchrepro.engine.search.process import SearchRequest
+from torchrepro.engine.search.process import BY_USER, TIME_IS_UP, SearchRequest
 from torchrepro.engine.search.run_directory import RunDirectory
 from torchrepro.engine.verify_script import FreshProcesses
 from torchrepro.execute.judge_repro import judge_repro, repro_common
@@ -91,8 +91,6 @@ class Timeline:
 
 SCRIPT_PROCESSES = FreshProcesses({})
 """For the scripts of this process: candidates run in its environment."""
-BY_USER = "stopped by the user"
-TIME_IS_UP = "the time is up"
 
 
 class Stop:

@@ -112,6 +112,18 @@ class ProbeContext:
         """Return that the question does not apply."""
         return Finding(Verdict(Kind.NOT_COMPARABLE, summary=f"not asked: {reason}"), self.probe)
 
+    def baseline_of_cost(self) -> tuple[Artefact, str]:
+        """Return what a cost is compared with: eager, or the repro as another compiler compiles it."""
+        against = self.probe.against
+        if against is None:
+            return self.artefact(compiles=False), "eager"
+        return self.artefact(replace(self.repro, compiler=against)), str(against)
+
+    def finding_of_cost(self, baseline: Verdict, words: str, *, fails: bool) -> Finding:
+        if fails:
+            return Finding(Verdict(self.probe.kind, summary=words, notes=baseline.notes), self.probe)
+        return Finding(self.passed(words, baseline.notes), self.probe)
+
     @property
     def is_over(self) -> bool:
         return time.monotonic() - self._began > self.probe.seconds

@@ -10,7 +10,6 @@ from functools import partial
 
 from torchrepro.execute.artefacts import Artefact
 from torchrepro.execute.probes.context import Finding, ProbeContext
-from torchrepro.execute.probes.costs import baseline_of, finding_of
 from torchrepro.execute.probes.measure import peak_of
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.judge.compare import tensors_in
@@ -23,7 +22,7 @@ def probe_fat(context: ProbeContext) -> Finding:
     device = devices.pop() if devices else "cpu"
     if device not in ("cpu", "cuda"):
         return context.not_asked(f"peaks of memory are known of CPU and CUDA, not of {device}")
-    compiled, (other, name) = context.artefact(), baseline_of(context)
+    compiled, (other, name) = context.artefact(), context.baseline_of_cost()
     verdict = context.judge_baseline(compiled)
     if verdict.kind is not Kind.PASS:
         return Finding(verdict, context.probe)
@@ -32,7 +31,7 @@ def probe_fat(context: ProbeContext) -> Finding:
     granted = context.probe.granted
     fatter = peak > granted * baseline and peak - baseline > MORE[Kind.FAT]
     words = f"{_shown(peak)} at a time, {name} {_shown(baseline)} (granted: {granted:g} times)"
-    return finding_of(context, verdict, words, fails=fatter)
+    return context.finding_of_cost(verdict, words, fails=fatter)
 
 
 def _peak(context: ProbeContext, artefact: Artefact, device: str) -> int:

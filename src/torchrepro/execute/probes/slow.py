@@ -7,7 +7,6 @@ from functools import partial
 
 from torchrepro.execute.artefacts import Artefact
 from torchrepro.execute.probes.context import Finding, ProbeContext
-from torchrepro.execute.probes.costs import baseline_of, finding_of
 from torchrepro.execute.probes.measure import interleaved, seconds_of
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.nouns.probe import MORE
@@ -20,7 +19,7 @@ _MEASUREMENTS = 2
 
 
 def probe_slow(context: ProbeContext) -> Finding:
-    compiled, (other, name) = context.artefact(), baseline_of(context)
+    compiled, (other, name) = context.artefact(), context.baseline_of_cost()
     verdict = context.judge_baseline(compiled)
     if verdict.kind is not Kind.PASS:
         return Finding(verdict, context.probe)
@@ -40,7 +39,7 @@ def probe_slow(context: ProbeContext) -> Finding:
             break
     least = f"at best {ratio.cost * 1e3:.3g} ms a call, {name} {ratio.baseline * 1e3:.3g}"
     words = f"{ratio} the time of {name}: {least} (granted: {context.probe.granted:g} times)"
-    return finding_of(context, verdict, words, fails=slower)
+    return context.finding_of_cost(verdict, words, fails=slower)
 
 
 def _seconds(context: ProbeContext, artefact: Artefact) -> float:

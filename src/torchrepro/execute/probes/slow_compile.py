@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 
 from torchrepro.execute.probes.context import Finding, ProbeContext
-from torchrepro.execute.probes.costs import finding_of
 from torchrepro.execute.probes.measure import INSTRUCTIONS, counted_work, interleaved
 from torchrepro.judge.clone import clone_inputs
 from torchrepro.nouns.probe import MORE, TRACED
@@ -46,7 +45,9 @@ def probe_slow_compile(context: ProbeContext) -> Finding:
     per_second = _INSTRUCTIONS_PER_SECOND if unit == INSTRUCTIONS else 1.0
     slower = ratio.exceeds(context.probe.granted, by=MORE[Kind.SLOW_COMPILE] * per_second)
     words = f"{ratio} the {unit} of {against}: {ratio.cost:.3g} to compile, {against} {ratio.baseline:.3g}"
-    return finding_of(context, verdict, f"{words} (granted: {context.probe.granted:g} times)", fails=slower)
+    return context.finding_of_cost(
+        verdict, f"{words} (granted: {context.probe.granted:g} times)", fails=slower
+    )
 
 
 def _compile(context: ProbeContext, repro: Repro) -> None:

@@ -27,7 +27,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from torchrepro.nouns.errors import TorchReproError
@@ -47,12 +47,11 @@ class Row:
     description: str
 
     def run(self, context: ProbeContext) -> Finding:
-        module, _, name = self.function.partition(":")
-        found: Finding = getattr(import_module(f"torchrepro.execute.probes.{module}"), name)(context)
+        found: Finding = resolve_name(f"{__package__}.{self.function}")(context)
         return found
 
 
-_ROWS = (
+ROWS = (
     Row(Kind.SIZES, "sizes:probe_sizes", "one dynamic artefact on many sizes within its guards"),
     Row(Kind.REPEAT, "repeat:probe_repeat", "the same call of one artefact, again and again: the same bits"),
     Row(Kind.RECOMPILE, "recompile:probe_recompile", "compiled again, and with other choices"),
@@ -66,18 +65,13 @@ _ROWS = (
 )
 
 
-def rows() -> tuple[Row, ...]:
-    """Return every probe, in order."""
-    return _ROWS
-
-
 def row_of(kind: Kind) -> Row:
-    return next(row for row in _ROWS if row.kind is kind)
+    return next(row for row in ROWS if row.kind is kind)
 
 
 def chosen_rows(names: Iterable[str] = ()) -> tuple[Row, ...]:
     """Return the probes of these names, all if none is named; an error suggests a name for a wrong one."""
-    known = {row.kind.value: row for row in _ROWS}
+    known = {row.kind.value: row for row in ROWS}
     wanted = set(names)
     for name in wanted:
         if name not in known:

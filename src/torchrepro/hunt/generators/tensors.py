@@ -6,6 +6,7 @@ ordinary inputs never have.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
@@ -44,10 +45,7 @@ def chosen_sizes(random: Random, tensors: Sequence[torch.Tensor]) -> dict[int, i
 
 
 def _elements(tensor: torch.Tensor, sizes: Mapping[int, int]) -> int:
-    count = 1
-    for size in tensor.shape:
-        count *= sizes.get(size, size)
-    return count
+    return math.prod(sizes.get(size, size) for size in tensor.shape)
 
 
 def resized(random: Random, tensor: torch.Tensor, sizes: Mapping[int, int]) -> torch.Tensor:

@@ -40,8 +40,6 @@ class SourceClosure:
     text: str
     names: tuple[str, ...]
     """What the given objects are called in it, in their order."""
-    packages: tuple[str, ...]
-    """What must be installed to run it, next to Python itself."""
     notes: tuple[str, ...]
     """What a reader must know: code that could not be followed, attributes that are not data."""
     tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
@@ -57,8 +55,7 @@ def source_closure(objects: Sequence[Any]) -> SourceClosure:
 
     writer = ClosureWriter()
     names = writer.write(list(objects))
-    text, packages = writer.text.finished()
-    return SourceClosure(text, names, packages, tuple(writer.notes), writer.tensors)
+    return SourceClosure(writer.text.finished(), names, tuple(writer.notes), writer.tensors)
 
 
 def load_source(text: str, tensors: Mapping[str, torch.Tensor] = MappingProxyType({})) -> types.ModuleType:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
-import sys
 
 from torchrepro.graph_text.syntax import unused_name
 
@@ -55,7 +54,6 @@ class ModuleText:
     def __init__(self) -> None:
         self._taken = {*keyword.kwlist, *dir(builtins), *_HELPERS, *RESERVED, *_IMPORTS_OF_THE_SCRIPT}
         self._imports: dict[str, None] = {}
-        self._packages: dict[str, None] = {}
         self._modules: dict[str, str] = {}
         self._attributes: dict[tuple[str, str], str] = {}
         self._helpers: dict[str, None] = {}
@@ -72,7 +70,6 @@ class ModuleText:
     def import_module(self, module: str, wanted: str | None = None) -> str:
         """Return the expression for an installed module; it is imported once, however many refer to it."""
         if module not in self._modules:
-            self._note_package(module)
             root, dot, _ = module.partition(".")
             if wanted not in (None, root) or (dot and self.import_module(root) != root):
                 name = self.take(wanted or module.rpartition(".")[2])
@@ -92,7 +89,6 @@ class ModuleText:
         """Return the name of something that an installed module defines."""
         key = (module, attribute)
         if key not in self._attributes:
-            self._note_package(module)
             name = self._attributes[key] = self.take(wanted)
             renamed = "" if name == attribute else f" as {name}"
             self._imports[f"from {module} import {attribute}{renamed}"] = None
@@ -105,8 +101,8 @@ class ModuleText:
             self.import_module("torch")
         return name
 
-    def finished(self) -> tuple[str, tuple[str, ...]]:
-        """Return the whole text, and the packages that must be installed to run it."""
+    def finished(self) -> str:
+        """Return the whole text."""
         plain = [line for line in self._imports if line.startswith("import ")]
         parts = ["\n".join([*sorted(plain), *sorted(set(self._imports) - set(plain))])]
         parts += [_HELPERS[name].rstrip() for name in self._helpers]
@@ -116,12 +112,7 @@ class ModuleText:
             else:
                 parts.append(block)
         body = "\n\n\n".join(part for part in parts if part)
-        return f"{_HEADER}{body}\n", tuple(sorted(self._packages))
-
-    def _note_package(self, module: str) -> None:
-        package = module.partition(".")[0]
-        if package not in sys.stdlib_module_names:
-            self._packages[package] = None
+        return f"{_HEADER}{body}\n"
 
 
 def _is_line(block: str) -> bool:
