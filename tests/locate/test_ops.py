@@ -71,6 +71,17 @@ def test_an_op_that_is_wrong_only_beside_another_is_said_to_be() -> None:
     assert any("not alone" in note for note in watching.inquiry.notes)
 
 
+def test_an_op_that_is_wrong_one_time_in_three_is_found_and_fails_alone() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(torch.relu(torch.cos(x))) + 1
+
+    watching = watching_on(model, torch.randn(8, 8), compiler="wrong_relu_one_time_in_three", repeats=12)
+    op = found_in(watching)
+    assert op is not None
+    assert (op.node, op.way) == ("relu", Way.WINDOW)
+    assert not watching.inquiry.notes
+
+
 def test_a_wrong_gradient_is_put_down_to_the_op_whose_backward_it_is() -> None:
     def model(x: torch.Tensor) -> torch.Tensor:
         return torch.sin(torch.relu(torch.cos(x) + 2) * 3)

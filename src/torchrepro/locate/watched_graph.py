@@ -161,11 +161,7 @@ class Watching:
     def watch(self, names: Sequence[str]) -> Sighting | None:
         """Watch some values: one compile. Return None if the graph then fails in another way."""
         self.inquiry.on_step(f"watching {len(names)} of {len(self.values)} values")
-        repro = watched(self.repro, names, self.recording)
-        for _ in range(self.inquiry.repeats):
-            sighting = self.look(repro, names)
-            if sighting is None or sighting.shows:
-                break
+        sighting = self.look(watched(self.repro, names, self.recording), names)
         if sighting is None or sighting.verdict.kind not in (Kind.PASS, *OF_VALUES):
             return None
         self.nan_inputs |= frozenset(sighting.nan_inputs)
@@ -177,8 +173,14 @@ class Watching:
         return sighting
 
     def look(self, repro: Repro, names: Sequence[str]) -> Sighting | None:
-        """Run all sides of a repro whose last outputs are the named values."""
+        """Run all sides of a repro whose last outputs are the named values, again while nothing is wrong."""
+        for _ in range(self.inquiry.repeats):
+            sighting = self._look(repro, names)
+            if sighting is None or sighting.shows or sighting.verdict.fails:
+                break
+        return sighting
 
+    def _look(self, repro: Repro, names: Sequence[str]) -> Sighting | None:
         def run(**options: bool) -> Outcome:
             return self.inquiry.ran(_WATCH, repro, names=list(names), **options)
 
