@@ -29,6 +29,9 @@ COMPOSITES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "cross_entropy": (lambda x, y: functional.cross_entropy(x, y), (X, torch.tensor([1, 0, 7, 2]))),
     "mse_loss": (lambda x, w: functional.mse_loss(x, w), (X, X + 1)),
     "batch_norm": (lambda x, w, b: functional.batch_norm(x, w, b), (X, W, B)),
+    # These write to what they have computed.
+    "rms_norm": (lambda x, w: functional.rms_norm(x, (8,), w), (X, W)),
+    "gru_cell": (lambda x, y, w, v: torch.gru_cell(x, y, w, v), (X, X, torch.ones(24, 8), torch.ones(24, 8))),
     "var_mean": (lambda x: torch.var_mean(x, 1)[0], (X,)),
 }
 
@@ -79,7 +82,14 @@ def fails_with(name: str) -> Callable[[Repro], bool]:
 
 @pytest.mark.parametrize(
     ("composite", "guilty"),
-    [("layer_norm", "rsqrt"), ("gelu", "erf"), ("softmax", "exp"), ("mse_loss", "pow")],
+    [
+        ("layer_norm", "rsqrt"),
+        ("rms_norm", "rsqrt"),
+        ("gru_cell", "sigmoid"),
+        ("gelu", "erf"),
+        ("softmax", "exp"),
+        ("mse_loss", "pow"),
+    ],
 )
 def test_the_guilty_op_inside_takes_the_place_of_the_composite(composite: str, guilty: str) -> None:
     function, inputs = COMPOSITES[composite]
