@@ -29,6 +29,13 @@ COMPOSITES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "cross_entropy": (lambda x, y: functional.cross_entropy(x, y), (X, torch.tensor([1, 0, 7, 2]))),
     "mse_loss": (lambda x, w: functional.mse_loss(x, w), (X, X + 1)),
     "batch_norm": (lambda x, w, b: functional.batch_norm(x, w, b), (X, W, B)),
+    # The fused attention in it is random only with dropout.
+    "multi-head attention": (
+        lambda q, w, v: functional.multi_head_attention_forward(
+            *(q, q, q, 8, 2, w, None, None, None, False, 0.0, v, None), need_weights=False
+        )[0],
+        (X, torch.rand(24, 8), torch.rand(8, 8)),
+    ),
     # These write to what they have computed.
     "rms_norm": (lambda x, w: functional.rms_norm(x, (8,), w), (X, W)),
     "gru_cell": (lambda x, y, w, v: torch.gru_cell(x, y, w, v), (X, X, torch.ones(24, 8), torch.ones(24, 8))),

@@ -15,6 +15,7 @@ from torch.fx import GraphModule, Node
 
 from torchrepro.cut.units import CALLS
 from torchrepro.edit.surgery import Inside, expanded, has_effects
+from torchrepro.judge.op_forms import draws_now, is_random_op
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.state.ambient import applied_modes
 from torchrepro.state.fake_run import Decompositions, OperatorLog, inductor_decompositions, run_on_fakes
@@ -92,7 +93,9 @@ def _is_repeatable(node: Node) -> bool:
     target: Any = node.target
     if node.op != "call_function" or has_effects(node):
         return False
-    return not (isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags)
+    return not (
+        isinstance(target, OpOverload) and is_random_op(target) and draws_now(target, node.args, node.kwargs)
+    )
 
 
 def _is_more(node: Node, inside: GraphModule) -> bool:
