@@ -7,7 +7,7 @@ import torch
 from wrong_compilers import failing_with, inquiry_on, watching_on
 
 from torchrepro.locate.ops import find_op
-from torchrepro.locate.watched_graph import Watching
+from torchrepro.locate.watched_graph import Watching, op_of
 from torchrepro.nouns.repro import Compiler, Place, Repro
 from torchrepro.nouns.results import GuiltyOp, Way
 from torchrepro.nouns.verdict import Kind, Verdict
@@ -49,6 +49,15 @@ def test_an_op_with_several_results_is_named_and_not_the_node_that_takes_one() -
     op = found_in(watching_on(model, torch.randn(8, 8), compiler="wrong_topk"))
     assert op is not None
     assert (op.node, op.op, op.way) == ("topk", "torch.topk", Way.WINDOW)
+
+
+def test_an_op_has_the_name_that_a_program_calls_it_by() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.fft.ifft(torch.linalg.det(torch.nn.functional.gelu(x.relu()) + torch.special.erf(x)))
+
+    ops = [op_of(node) for node in torch.fx.symbolic_trace(model).graph.nodes if node.op.startswith("call")]
+    inner = [".relu", "torch.nn.functional.gelu", "torch.special.erf", "operator.add"]
+    assert ops == [*inner, "torch.linalg.det", "torch.fft.ifft"]
 
 
 def test_views_of_a_wrong_value_are_not_blamed() -> None:

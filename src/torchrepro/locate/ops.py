@@ -155,11 +155,16 @@ class _Search:
         fails = tried and self.fails_alone(traced.node)[0]
         if not fails:
             self._say(
-                "the op is wrong in this graph and not alone: it needs others next to it"
+                f"the op is wrong in this graph and not alone: it needs {self._missing_alone()}"
                 if tried
                 else "the op is wrong in this graph: no compile is left to try it alone"
             )
         return self._answer(traced.node, Way.WINDOW if fails else Way.OUTPUTS)
+
+    def _missing_alone(self) -> str:
+        repro = self._inquiry.repro
+        left_out = ["earlier calls"] * bool(repro.earlier) + ["sizes that vary"] * bool(repro.symbols)
+        return " or ".join(["others next to it", *left_out])
 
     def _wrong_alone(self) -> GuiltyOp | None:
         for name in self.wrong():

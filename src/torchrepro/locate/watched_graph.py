@@ -26,7 +26,7 @@ from torchrepro.graph_text.source_lines import module_of, source_of
 from torchrepro.locate.context import Inquiry
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Kind, Verdict
-from torchrepro.torch_api.names import C_NN
+from torchrepro.torch_api.names import C_HOMES
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 _WATCH = "torchrepro.locate.op_jobs:watch"
@@ -94,7 +94,8 @@ def op_of(node: Node) -> str:
     name = getattr(target, "__name__", str(target))
     module = getattr(target, "__module__", "") or ""
     # Python's own operators are in `_operator`; torch's in C++ have no importable module.
-    module = {"_operator": "operator", C_NN: "torch.nn.functional"}.get(module, module)
+    name = name.removeprefix(f"{C_HOMES[module].rpartition('.')[2]}_") if module in C_HOMES else name
+    module = {"_operator": "operator", **C_HOMES}.get(module, module)
     return f"{module}.{name}" if module else f"torch.{name}"
 
 
