@@ -29,6 +29,7 @@ SAME = [
     (differing(("out", VALUE)), differing(("out", VALUE), ("grad['w']", VALUE))),
     (differing(("grad['w']", VALUE)), differing(("grad['x']", VALUE))),
     (differing(("out", VALUE), ("inputs[0]", VALUE)), differing(("inputs[1]", VALUE))),
+    (differing(("inputs[0]", VALUE)), differing(("out", VALUE))),
     (differing(("out", VALUE), ("out[1]", STRIDE)), differing(("out", VALUE))),
     (differing(("out", SHAPE)), differing(("out", SHAPE))),
     (
@@ -57,6 +58,8 @@ OTHER = [
     (differing(("out", DTYPE)), differing(("out", VALUE))),
     (differing(("out", VALUE)), differing(("inputs[0]", VALUE))),
     (differing(("out", VALUE)), differing(("state['b']", VALUE))),
+    (differing(("inputs[0]", VALUE)), differing(("out", SHAPE))),
+    (differing(("inputs[0]", VALUE)), differing(("grad['w']", VALUE))),
     (Verdict(Kind.CRASH, signal="SIGSEGV"), Verdict(Kind.CRASH, signal="SIGFPE")),
     (Verdict(Kind.CRASH, signal="SIGSEGV"), Verdict(Kind.HANG)),
     (Verdict(Kind.HANG, Stage.BACKEND), Verdict(Kind.HANG, Stage.CAPTURE)),

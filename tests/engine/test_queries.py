@@ -136,6 +136,17 @@ def test_a_flaky_failure_is_looked_for_in_all_runs_and_another_one_is_not_forgot
     assert queries.asked == 3
 
 
+def test_rounds_of_a_flaky_failure_are_run_again_until_a_value_is_wrong() -> None:
+    answers = iter([PASSES, PASSES, FAILS, PASSES])
+    oracle = Scripted(lambda *asked: PASSES)
+    oracle.rounds = lambda repro, **limits: [next(answers)]  # type: ignore[method-assign]
+    queries = queries_on(oracle, repeats=9)
+    assert queries.rounds_of_each([filled(1)]) == [[FAILS]]
+    assert queries.asked == 3
+    queries.repeats = 1
+    assert queries.rounds_of_each([filled(1)]) == [[PASSES]]
+
+
 def test_where_eager_is_meant_to_raise_an_invalid_run_does_not_decide() -> None:
     missing = Verdict(Kind.MISSING_ERROR)
     answers = iter([Verdict(Kind.INVALID), missing])

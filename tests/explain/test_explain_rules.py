@@ -76,6 +76,11 @@ INF, NAN = float("inf"), float("nan")
         ([NAN], [0.0, 1.0, INF], "only nan as value of x fails, no other (3 tried)"),
         ([0.0], [-1.0, 1.0], "only 0 as value of x fails, none of the others (2 tried)"),
         ([128, 255], [0, 127], "any value of x at or above 128 fails (2 tried), none below (2 tried)"),
+        (
+            [*range(0, 20, 2)],
+            [*range(1, 19, 2)],
+            "as value of x 0, 2, 4 and 7 more fail, 1, 3, 5 and 6 more pass",
+        ),
     ],
 )
 def test_values_in_words(failing: list[float], passing: list[float], expected: str) -> None:

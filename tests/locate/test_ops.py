@@ -7,7 +7,7 @@ import torch
 from wrong_compilers import failing_with, inquiry_on, watching_on
 
 from torchrepro.locate.ops import find_op
-from torchrepro.locate.watched_graph import Watching
+from torchrepro.locate.watched_graph import Watching, op_of
 from torchrepro.nouns.repro import Compiler, Place, Repro
 from torchrepro.nouns.results import GuiltyOp, Way
 from torchrepro.nouns.verdict import Kind, Verdict
@@ -51,6 +51,15 @@ def test_an_op_with_several_results_is_named_and_not_the_node_that_takes_one() -
     assert (op.node, op.op, op.way) == ("topk", "torch.topk", Way.WINDOW)
 
 
+def test_an_op_has_the_name_that_a_program_calls_it_by() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.fft.ifft(torch.linalg.det(torch.nn.functional.gelu(x.relu()) + torch.special.erf(x)))
+
+    ops = [op_of(node) for node in torch.fx.symbolic_trace(model).graph.nodes if node.op.startswith("call")]
+    inner = [".relu", "torch.nn.functional.gelu", "torch.special.erf", "operator.add"]
+    assert ops == [*inner, "torch.linalg.det", "torch.fft.ifft"]
+
+
 def test_views_of_a_wrong_value_are_not_blamed() -> None:
     def model(x: torch.Tensor) -> torch.Tensor:
         return torch.relu(x.view(4, 16).t())[1:].reshape(-1) + 1
@@ -69,6 +78,17 @@ def test_an_op_that_is_wrong_only_beside_another_is_said_to_be() -> None:
     assert op is not None
     assert (op.node, op.way) == ("relu", Way.OUTPUTS)
     assert any("not alone" in note for note in watching.inquiry.notes)
+
+
+def test_an_op_that_is_wrong_one_time_in_three_is_found_and_fails_alone() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(torch.relu(torch.cos(x))) + 1
+
+    watching = watching_on(model, torch.randn(8, 8), compiler="wrong_relu_one_time_in_three", repeats=12)
+    op = found_in(watching)
+    assert op is not None
+    assert (op.node, op.way) == ("relu", Way.WINDOW)
+    assert not watching.inquiry.notes
 
 
 def test_a_wrong_gradient_is_put_down_to_the_op_whose_backward_it_is() -> None:

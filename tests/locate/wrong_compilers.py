@@ -5,6 +5,7 @@ Nothing is compiled and no process is started: what a child would do is done in 
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -45,25 +46,27 @@ class HereOracle:
         return Outcome(result=json.loads(json.dumps(result)))
 
 
-def watching_on(function: Callable[..., Any], *inputs: Any, compiler: str, **more: Any) -> Watching:
+def watching_on(
+    function: Callable[..., Any], *inputs: Any, compiler: str, repeats: int = 1, **more: Any
+) -> Watching:
     """A failing repro of a function, ready to be looked into."""
     repro = Repro(
         torch.fx.symbolic_trace(function), inputs, compiler=Compiler(f"wrong_compilers:{compiler}"), **more
     )
-    found = Watching.of(inquiry_on(repro))
+    found = Watching.of(inquiry_on(repro, repeats=repeats))
     assert found is not None
     return found
 
 
-def inquiry_on(repro: Repro) -> Inquiry:
-    verdict = judge_repro(repro)
-    assert verdict.fails, verdict
-    return failing_with(repro, verdict)
+def inquiry_on(repro: Repro, *, repeats: int = 1) -> Inquiry:
+    verdict = next((found for _ in range(repeats) if (found := judge_repro(repro)).fails), None)
+    assert verdict is not None, "it does not fail"
+    return failing_with(repro, verdict, repeats=repeats)
 
 
-def failing_with(repro: Repro, verdict: Verdict) -> Inquiry:
+def failing_with(repro: Repro, verdict: Verdict, *, repeats: int = 1) -> Inquiry:
     """An inquiry into a failure that nobody has seen."""
-    return Inquiry(repro, verdict, HereOracle())  # type: ignore[arg-type]
+    return Inquiry(repro, verdict, HereOracle(), repeats=repeats)  # type: ignore[arg-type]
 
 
 def wrong_relu(graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
@@ -75,6 +78,15 @@ def wrong_relu_beside_sin(graph: GraphModule, inputs: list[Any]) -> Callable[...
     """The same, but only in a graph that calls sin as well."""
     beside = any(node.target is torch.sin for node in graph.graph.nodes)
     return wrong_relu(graph, inputs) if beside else graph
+
+
+_RUNS = itertools.count(1)
+
+
+def wrong_relu_one_time_in_three(graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    """As what reads memory that another thread writes: each third run in this process is wrong."""
+    each: tuple[Callable[..., Any], ...] = (wrong_relu(graph, inputs), Interpreter(graph).run)
+    return lambda *args: each[next(_RUNS) % 3 > 0](*args)
 
 
 def wrong_topk(graph: GraphModule, inputs: list[Any]) -> Callable[..., Any]:

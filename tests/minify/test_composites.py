@@ -29,6 +29,16 @@ COMPOSITES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "cross_entropy": (lambda x, y: functional.cross_entropy(x, y), (X, torch.tensor([1, 0, 7, 2]))),
     "mse_loss": (lambda x, w: functional.mse_loss(x, w), (X, X + 1)),
     "batch_norm": (lambda x, w, b: functional.batch_norm(x, w, b), (X, W, B)),
+    # The fused attention in it is random only with dropout.
+    "multi-head attention": (
+        lambda q, w, v: functional.multi_head_attention_forward(
+            *(q, q, q, 8, 2, w, None, None, None, False, 0.0, v, None), need_weights=False
+        )[0],
+        (X, torch.rand(24, 8), torch.rand(8, 8)),
+    ),
+    # These write to what they have computed.
+    "rms_norm": (lambda x, w: functional.rms_norm(x, (8,), w), (X, W)),
+    "gru_cell": (lambda x, y, w, v: torch.gru_cell(x, y, w, v), (X, X, torch.ones(24, 8), torch.ones(24, 8))),
     "var_mean": (lambda x: torch.var_mean(x, 1)[0], (X,)),
 }
 
@@ -79,7 +89,14 @@ def fails_with(name: str) -> Callable[[Repro], bool]:
 
 @pytest.mark.parametrize(
     ("composite", "guilty"),
-    [("layer_norm", "rsqrt"), ("gelu", "erf"), ("softmax", "exp"), ("mse_loss", "pow")],
+    [
+        ("layer_norm", "rsqrt"),
+        ("rms_norm", "rsqrt"),
+        ("gru_cell", "sigmoid"),
+        ("gelu", "erf"),
+        ("softmax", "exp"),
+        ("mse_loss", "pow"),
+    ],
 )
 def test_the_guilty_op_inside_takes_the_place_of_the_composite(composite: str, guilty: str) -> None:
     function, inputs = COMPOSITES[composite]

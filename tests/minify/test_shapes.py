@@ -48,6 +48,34 @@ def test_only_the_input_that_needs_its_size_keeps_it():
     assert asked <= 11
 
 
+_PLACES = torch.zeros(4, 40, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "shapes"),
+    [
+        (lambda x, i: torch.gather(x, 1, i), (torch.randn(4, 40), _PLACES), [(1,), (1,)]),
+        (lambda x, i, y: x.index_put((i,), y), (torch.ones(4, 9), _PLACES[0], torch.ones(9)), [(1,)] * 3),
+        (lambda x: torch.fft.rfft(x, dim=1), (torch.randn(2, 40, 3),), [(1,)]),
+        (lambda x: x.unbind(1)[0], (torch.randn(2, 3, 4),), [(1,)]),
+        (lambda x: torch.view_as_real(x), (torch.randn(2, 3, dtype=torch.complex64),), [(1,)]),
+        (lambda x: torch.var_mean(x, -1)[1], (torch.randn(4, 40),), [(1,)]),
+        (lambda x, w: F.layer_norm(x, (8,), w), (torch.randn(2, 3, 8), torch.randn(8)), [(1,), (1,)]),
+        (lambda i, w: F.embedding(i, w), (_PLACES[0], torch.randn(9, 3)), [(1,), (1, 1)]),
+    ],
+)
+def test_single_elements_have_the_fewest_dimensions_that_the_op_takes(function, inputs, shapes):
+    problem, _ = search_inputs(traced(function, *inputs), lambda repro: True)
+    assert [tuple(tensor.shape) for tensor in problem.best.inputs] == shapes
+
+
+def test_a_dimension_that_is_left_alone_is_the_first():
+    repro = traced(lambda x: x.max(1)[1], torch.randn(4, 40))
+    problem, _ = search_inputs(repro, lambda repro: first(repro).numel() >= 17)
+    assert tuple(first(problem.best).shape) == (17,)
+    assert "max(0)" in problem.best.graph.code
+
+
 def test_a_second_round_asks_only_for_one_step_less():
     repro = traced(lambda x, w: F.linear(x, w), torch.randn(4, 64), torch.randn(8, 64))
     problem, _ = search_inputs(repro, lambda repro: first(repro).shape[-1] >= 17)

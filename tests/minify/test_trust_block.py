@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from torchrepro import Repro, save_bundle
+from torchrepro.engine.baseline import Original
 from torchrepro.minify.trust_block import trust_block
 from torchrepro.nouns.verdict import Kind, Raised, Verdict
 
@@ -35,11 +36,11 @@ class Asked:
         return SimpleNamespace(result={"answers": self._answers, "code": code} if measures else code)
 
 
-def lines_about(verdict: Verdict, asked: Asked, tmp_path: Path) -> tuple[str, ...]:
+def lines_about(verdict: Verdict, asked: Asked, tmp_path: Path, failing: int = 3) -> tuple[str, ...]:
     repro = Repro(torch.fx.symbolic_trace(lambda x: (torch.sin(x),)), (torch.ones(3),))
     bundle = save_bundle(repro, tmp_path / "failing")
     problem = SimpleNamespace(best=repro, original=repro, best_verdict=verdict)
-    return trust_block(problem, asked, bundle)  # type: ignore[arg-type]
+    return trust_block(problem, asked, bundle, Original(verdict, 3, failing))  # type: ignore[arg-type]
 
 
 def test_wrong_values_are_measured_and_the_kernel_is_compared(tmp_path: Path) -> None:
@@ -49,6 +50,14 @@ def test_wrong_values_are_measured_and_the_kernel_is_compared(tmp_path: Path) ->
     assert lines[2].startswith("kernel: yes: ")
     assert lines[3].startswith("labels: oncall: pt2, module: inductor, module: correctness (silent)")
     assert asked.jobs == ["measure", "generate"]
+
+
+def test_of_a_flaky_failure_the_rate_is_told_and_no_single_run_is_an_answer(tmp_path: Path) -> None:
+    asked = Asked(ANSWERS)
+    lines = lines_about(Verdict(Kind.MISMATCH), asked, tmp_path, failing=1)
+    assert lines[0] == "flaky: fails in 1 of 3 runs"
+    assert [line.partition(":")[0] for line in lines[1:]] == ["labels"]
+    assert asked.jobs == []
 
 
 def test_an_exception_of_the_compiler_is_not_run_again(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ def failure(message: str, **changes: object) -> Signature:
         ("at 0x7f00deadbeef in arg0_1", "at 0x55aa in arg17_1"),
         ("file /tmp/a/b/cxyz.cpp failed", "file /home/me/cache/q.cpp failed"),
         ("no entry for primals_3", "no entry for primals_44"),
+        ("cannot fuse op1_op2", "cannot fuse op3_op12_op13"),
     ],
 )
 def test_numbers_names_and_paths_do_not_tell_failures_apart(one: str, other: str) -> None:
@@ -36,6 +37,7 @@ def test_numbers_names_and_paths_do_not_tell_failures_apart(one: str, other: str
         ("expected float32", "expected float64"),
         ("no lowering for conv2d", "no lowering for conv3d"),
         ("relu fails", "erf fails"),
+        ("cannot fuse op1_buf2", "cannot fuse op1_op2"),
         ("dtype int8 unsupported", "dtype int16 unsupported"),
     ],
 )

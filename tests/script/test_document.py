@@ -7,6 +7,7 @@ import torch
 
 from torchrepro.nouns.verdict import Difference, LeafComparison
 from torchrepro.script.assertions import Compared, assertion, tolerances
+from torchrepro.script.document import docstring
 
 
 def _leaf(eager: str, compiled: str, elements: int = 4, **more: float) -> LeafComparison:
@@ -31,6 +32,11 @@ def test_an_error_below_the_usual_tolerance_gets_one_of_its_own(eager: str, comp
         torch.testing.assert_close(
             torch.tensor(float(compiled)), torch.tensor(float(eager)), rtol=chosen[0], atol=chosen[1]
         )
+
+
+def test_a_sentence_that_was_cut_says_so() -> None:
+    assert " ".join(docstring("It raises " + "a long word and " * 40, ())).rstrip().endswith(" ...")
+    assert docstring("It raises.", ["a fact"]) == ["It raises.", "", "a fact"]
 
 
 def test_eagers_own_noise_is_granted() -> None:

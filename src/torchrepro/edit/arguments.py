@@ -142,10 +142,24 @@ class Parameter:
 
 def parameters_of(node: Node) -> tuple[Parameter, ...]:
     """Return the parameters of the first signature that takes a node's arguments; empty if none is known."""
+    return next(_fitting_signatures(node), ())
+
+
+def _fitting_signatures(node: Node) -> Iterator[tuple[Parameter, ...]]:
     for parameters in _signatures(node.op, node.target):
         if _takes(parameters, len(node.args), set(node.kwargs)):
-            return parameters
-    return ()
+            yield parameters
+
+
+def dimensions_named(repro: Repro) -> list[Literal]:
+    """Return the arguments that are the number of a dimension: 1 in `x.max(1)`, which also takes a tensor."""
+    found = []
+    for node in repro.graph.graph.nodes:
+        for literal, _ in literals_of(node, int):
+            places = (parameter_at(each, literal.path[1]) for each in _fitting_signatures(node))
+            if any(parameter is not None and parameter.name in ("dim", "dims") for parameter in places):
+                found.append(literal)
+    return found
 
 
 def can_be_left_out(node: Node, place: int | str) -> bool:

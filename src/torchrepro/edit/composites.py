@@ -5,15 +5,17 @@ The result is the same but for the last bits: eager often has one kernel for the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
+from torch.func import functionalize
 from torch.fx import GraphModule, Node
 
 from torchrepro.cut.units import CALLS
 from torchrepro.edit.surgery import Inside, expanded, has_effects
+from torchrepro.judge.op_forms import draws_now, is_random_op
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.state.ambient import applied_modes
 from torchrepro.state.fake_run import Decompositions, OperatorLog, inductor_decompositions, run_on_fakes
@@ -68,9 +70,15 @@ def _traced(repro: Repro, node: Node, fakes: Sequence[Any], table: Decomposition
             result = node.target(*args, **kwargs)  # type: ignore[operator]
         return tuple(result) if isinstance(result, tuple | list) else result
 
+    def traces(function: Callable[..., Any]) -> GraphModule:
+        return make_fx(function, decomposition_table=dict(table), tracing_mode="fake")(*fakes)
+
     try:
         with applied_modes(repro.ambient), torch.no_grad():
-            traced = make_fx(call, decomposition_table=dict(table), tracing_mode="fake")(*fakes)
+            traced = traces(call)
+            if any(map(has_effects, traced.graph.nodes)):
+                # `rms_norm` and `lstm_cell` write to what they have computed.
+                traced = traces(functionalize(traced))
     except Exception:
         # An op may raise anything on fake tensors: then it is not opened.
         return None
@@ -85,7 +93,9 @@ def _is_repeatable(node: Node) -> bool:
     target: Any = node.target
     if node.op != "call_function" or has_effects(node):
         return False
-    return not (isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags)
+    return not (
+        isinstance(target, OpOverload) and is_random_op(target) and draws_now(target, node.args, node.kwargs)
+    )
 
 
 def _is_more(node: Node, inside: GraphModule) -> bool:

@@ -23,7 +23,7 @@ from torchrepro.nouns.errors import DoesNotFail, TorchReproError
 from torchrepro.nouns.repro import Repro
 from torchrepro.nouns.verdict import Comparison, Difference, Kind, Signature, Verdict
 
-_GRADIENT = "grad"
+_GRADIENT, _INPUT, _RESULT = "grad", "inputs", "out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,9 @@ class Failure:
             return False
         if not self.differences or verdict.comparison is None:
             return True
-        return any(self.places & _places(verdict.comparison, difference) for difference in self.differences)
+        # What is only written to an input was computed by ops whose results a piece of the graph returns.
+        places = self.places | {_RESULT} if _INPUT in self.places else self.places
+        return any(places & _places(verdict.comparison, difference) for difference in self.differences)
 
 
 def _places(comparison: Comparison, difference: Difference) -> frozenset[str]:
@@ -84,10 +86,14 @@ class Original:
         return self.failing < self.runs
 
     @property
+    def rate(self) -> str:
+        """How often it fails, in words; empty if always."""
+        return f"fails in {self.failing} of {self.runs} runs" if self.is_flaky else ""
+
+    @property
     def notes(self) -> list[str]:
         """What the user should know about it."""
-        rate = f"fails in {self.failing} of {self.runs} runs" if self.is_flaky else ""
-        return [note for note in (self.note, rate) if note]
+        return [note for note in (self.note, self.rate) if note]
 
     @property
     def repeats(self) -> int:

@@ -186,12 +186,18 @@ class Queries:
     def rounds_of_each(self, repros: Sequence[Repro]) -> Sequence[Sequence[Verdict] | None]:
         """Judge several such compilations at the same time, until one has a wrong value.
 
-        Those that were still under way have None.
+        Those that were still under way have None. Where the failure is flaky they are judged again while
+        none has.
         """
-        if len(repros) == 1:
-            return [self.rounds(repros[0])]
-        self.count(queries=len(repros))
-        return self.observer.rounds_of_each(repros)
+        for _ in range(self.repeats):
+            if len(repros) == 1:
+                answers: Sequence[Sequence[Verdict] | None] = [self.rounds(repros[0])]
+            else:
+                self.count(queries=len(repros))
+                answers = self.observer.rounds_of_each(repros)
+            if any(verdict.fails for verdicts in answers for verdict in verdicts or ()):
+                break
+        return answers
 
     def parts_of(self, repro: Repro) -> int:
         """Return into how many compilations to split a large one: on a device each kernel takes its time."""

@@ -16,7 +16,7 @@ import torch
 from torchrepro.nouns.limits import Limits, Range
 
 _MULTIPLES = (2, 4, 8, 16, 32, 64)
-_LISTED = 8
+_LISTED, _FEW_LISTED = 8, 3
 _CLOSE = 0.01
 """A limit that is known to 1 % is not refined further."""
 # The most informative come first: not all are tried where each costs a compilation.
@@ -253,12 +253,18 @@ def label_of(number: float) -> str:
     return str(number) if isinstance(number, int) else f"{number:g}"
 
 
-def listed(labels: Sequence[str], *, joined: str = "and") -> str:
-    """Return `a`, `a and b` or `a, b and c`; a long list is cut and ends with `and 3 more`."""
-    if len(labels) > _LISTED:
-        return f"{', '.join(labels[:_LISTED])} {joined} {len(labels) - _LISTED} more"
-    *most, last = labels
-    return f"{', '.join(most)} {joined} {last}" if most else last
+def listed(labels: Sequence[str], *, joined: str = "and", most: int = _LISTED) -> str:
+    """Return `a`, `a and b` or `a, b and c`; of more than `most`, the first and `and 3 more`."""
+    if len(labels) > most:
+        return f"{', '.join(labels[:most])} {joined} {len(labels) - most} more"
+    *others, last = labels
+    return f"{', '.join(others)} {joined} {last}" if others else last
+
+
+def _both_listed(failing: Sequence[str], passing: Sequence[str]) -> tuple[str, str]:
+    """Return both lists so short that a line has room for both."""
+    most = _LISTED if len(failing) + len(passing) <= _LISTED else _FEW_LISTED
+    return listed(failing, most=most), listed(passing, most=most)
 
 
 def sentence_on_sizes(failing: Sequence[int], passing: Sequence[int], where: str) -> str:
@@ -268,7 +274,7 @@ def sentence_on_sizes(failing: Sequence[int], passing: Sequence[int], where: str
         return f"any size from {min(failing)} to {max(failing)} {where} fails ({counts[0]} tried)"
     rule = size_rule(failing, passing)
     if rule is None:
-        fails, passes = (listed([str(size) for size in sorted(set(sizes))]) for sizes in (failing, passing))
+        fails, passes = _both_listed(*([str(size) for size in sorted(set(s))] for s in (failing, passing)))
         return f"of the sizes {where} {fails} fail, {passes} pass"
     if rule.only:
         return f"only size {rule.fails} {where} fails, {rule.passes} ({counts[1]} tried)"
@@ -290,7 +296,7 @@ def sentence_on_values(failing: Sequence[float], passing: Sequence[float], noun:
         return f"any {kind}{noun} fails ({counts[0]} tried){more}"
     rule = value_rule(*finite)
     if rule is None:
-        fails, passes = (listed(_labels(values)) for values in finite)
+        fails, passes = _both_listed(*map(_labels, finite))
         return f"as {noun} {fails} fail, {passes} pass{more}"
     if rule.only:
         return f"only {rule.fails} as {noun} fails, {rule.passes} ({counts[1]} tried){more}"

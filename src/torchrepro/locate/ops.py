@@ -65,7 +65,8 @@ class _Search:
         self._watching = watching
         self._cut = watching.static, watching.recording
         self._windows = windows_of(*self._cut)
-        self._limit = inquiry.asked + max(_FEWEST, int(2 * math.log2(max(2, inquiry.repro.ops))))
+        compiles = max(_FEWEST, int(2 * math.log2(max(2, inquiry.repro.ops))))
+        self._limit = inquiry.asked + compiles * inquiry.repeats
         self._gradients_alone = inquiry.failure.places == {"grad"}
 
     def left(self) -> int:
@@ -150,10 +151,20 @@ class _Search:
 
     def _seen_in_graph(self, traced: Traced) -> GuiltyOp:
         assert traced.node is not None
-        fails, _ = self.fails_alone(traced.node) if self.left() > 0 else (False, None)
+        tried = self.left() > 0
+        fails = tried and self.fails_alone(traced.node)[0]
         if not fails:
-            self._say("the op is wrong in this graph and not alone: it needs others next to it")
+            self._say(
+                f"the op is wrong in this graph and not alone: it needs {self._missing_alone()}"
+                if tried
+                else "the op is wrong in this graph: no compile is left to try it alone"
+            )
         return self._answer(traced.node, Way.WINDOW if fails else Way.OUTPUTS)
+
+    def _missing_alone(self) -> str:
+        repro = self._inquiry.repro
+        left_out = ["earlier calls"] * bool(repro.earlier) + ["sizes that vary"] * bool(repro.symbols)
+        return " or ".join(["others next to it", *left_out])
 
     def _wrong_alone(self) -> GuiltyOp | None:
         for name in self.wrong():

@@ -26,7 +26,7 @@ from torchrepro.graph_text.source_lines import module_of, source_of
 from torchrepro.locate.context import Inquiry
 from torchrepro.nouns.repro import Place, Repro
 from torchrepro.nouns.verdict import Kind, Verdict
-from torchrepro.torch_api.names import C_NN
+from torchrepro.torch_api.names import C_HOMES
 from torchrepro.torch_api.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 _WATCH = "torchrepro.locate.op_jobs:watch"
@@ -94,7 +94,8 @@ def op_of(node: Node) -> str:
     name = getattr(target, "__name__", str(target))
     module = getattr(target, "__module__", "") or ""
     # Python's own operators are in `_operator`; torch's in C++ have no importable module.
-    module = {"_operator": "operator", C_NN: "torch.nn.functional"}.get(module, module)
+    name = name.removeprefix(f"{C_HOMES[module].rpartition('.')[2]}_") if module in C_HOMES else name
+    module = {"_operator": "operator", **C_HOMES}.get(module, module)
     return f"{module}.{name}" if module else f"torch.{name}"
 
 
@@ -161,11 +162,7 @@ class Watching:
     def watch(self, names: Sequence[str]) -> Sighting | None:
         """Watch some values: one compile. Return None if the graph then fails in another way."""
         self.inquiry.on_step(f"watching {len(names)} of {len(self.values)} values")
-        repro = watched(self.repro, names, self.recording)
-        for _ in range(self.inquiry.repeats):
-            sighting = self.look(repro, names)
-            if sighting is None or sighting.shows:
-                break
+        sighting = self.look(watched(self.repro, names, self.recording), names)
         if sighting is None or sighting.verdict.kind not in (Kind.PASS, *OF_VALUES):
             return None
         self.nan_inputs |= frozenset(sighting.nan_inputs)
@@ -177,8 +174,14 @@ class Watching:
         return sighting
 
     def look(self, repro: Repro, names: Sequence[str]) -> Sighting | None:
-        """Run all sides of a repro whose last outputs are the named values."""
+        """Run all sides of a repro whose last outputs are the named values, again while nothing is wrong."""
+        for _ in range(self.inquiry.repeats):
+            sighting = self._look(repro, names)
+            if sighting is None or sighting.shows or sighting.verdict.fails:
+                break
+        return sighting
 
+    def _look(self, repro: Repro, names: Sequence[str]) -> Sighting | None:
         def run(**options: bool) -> Outcome:
             return self.inquiry.ran(_WATCH, repro, names=list(names), **options)
 

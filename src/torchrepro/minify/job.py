@@ -124,14 +124,14 @@ def minify(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
         if final.reproduces:
             reporter.send(script=str(final.path))
         verified_after = timeline.seconds
+        original = queries.baseline or original
         explanation, asked_first = Explanation(), tuple[str, ...]()
         if settings.explain and not (stopped or command):
             timeline.phase("explain")
             explanation = _explained(problem, oracle)
-            asked_first = trust_block(problem, observer, Path(request.bundle))
+            asked_first = trust_block(problem, observer, Path(request.bundle), original)
         stop.ignore_interrupts()
         final.explain((*explanation.lines(), *asked_first), stranger=problem.best.stranger)
-    original = queries.baseline or original
     if problem.best is not repro and not directory.original.exists():
         # For a later `locate`: what fails in the result fails in the original.
         write_json(directory.original, msgspec.to_builtins(original))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from torchrepro.engine.baseline import Original
 from torchrepro.engine.generated_code import compare_kernels
 from torchrepro.engine.oracle import IsolatedOracle
 from torchrepro.engine.version_history import version_history
@@ -24,25 +25,29 @@ _MEASURE, _GENERATE = "torchrepro.engine.jobs:measure", "torchrepro.engine.jobs:
 _NAMES = {"same": "same, fp64", "default_tolerances": "assert_close", "precision_casts": "casts"}
 
 
-def trust_block(problem: Problem, oracle: IsolatedOracle, bundle: Path) -> tuple[str, ...]:
+def trust_block(
+    problem: Problem, oracle: IsolatedOracle, bundle: Path, original: Original
+) -> tuple[str, ...]:
     """Return the lines; an error here must not lose the result itself."""
     try:
-        return tuple(_lines(problem, oracle, bundle))
+        return tuple(_lines(problem, oracle, bundle, original))
     except (TorchReproError, HarnessError, SearchStopped):
         return ()
 
 
-def _lines(problem: Problem, oracle: IsolatedOracle, bundle: Path) -> Iterator[str]:
+def _lines(problem: Problem, oracle: IsolatedOracle, bundle: Path, original: Original) -> Iterator[str]:
     best, verdict = problem.best, problem.best_verdict
-    if verdict.kind in _WITH_VALUES:
+    if original.is_flaky:
+        yield f"flaky: {original.rate}"  # so what a single run shows says nothing
+    elif verdict.kind in _WITH_VALUES:
         measured = oracle.ran(_MEASURE, best).result or {"answers": {}, "code": []}
         for name, title in _NAMES.items():
             answer = measured["answers"].get(name, "").partition(";")[0]
             if answer and not answer.startswith(("unknown", "not applicable")):
                 yield f"{title}: {answer}"
-        original = oracle.ran(_GENERATE, problem.original).result if measured["code"] else None
-        if original:
-            yield f"kernel: {compare_kernels(original, measured['code'])}"
+        code = oracle.ran(_GENERATE, problem.original).result if measured["code"] else None
+        if code:
+            yield f"kernel: {compare_kernels(code, measured['code'])}"
     history = version_history(bundle, own=not best.stranger)
     if history.words:
         yield f"first bad: {history.words}"

@@ -40,6 +40,7 @@ _MEANINGFUL_NUMBER = re.compile(
     r"\w*(?:float|int|complex|fp|bf|e\dm)\d+\w*|\w*[a-z]\d+d|[fiu](?:8|16|32|64)|(?:log|exp|atan|expm)\d+p?",
     re.IGNORECASE,
 )
+_REPEATED = re.compile(r"([A-Za-z]+<n>)(?:_\1)+(?!\w)")
 
 
 def normalise_message(message: str) -> str:
@@ -51,6 +52,11 @@ def normalise_message(message: str) -> str:
 
 
 def _without_counters(match: re.Match[str]) -> str:
-    """Return a name without the numbers that distinguish `buf1` from `buf7`; types and ops keep theirs."""
+    """Return a name without the numbers that distinguish `buf1` from `buf7`; types and ops keep theirs.
+
+    What inductor has fused is called `op3_op4_op5`, which is `op<n>` as well.
+    """
     name = match.group()
-    return name if _MEANINGFUL_NUMBER.fullmatch(name) else re.sub(r"\d+", "<n>", name)
+    if _MEANINGFUL_NUMBER.fullmatch(name):
+        return name
+    return _REPEATED.sub(r"\1", re.sub(r"\d+", "<n>", name))

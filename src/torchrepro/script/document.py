@@ -91,7 +91,8 @@ def _imports(modules: set[str]) -> list[str]:
 
 def docstring(sentence: str, facts: Sequence[str]) -> list[str]:
     """Return the lines of the docstring: what goes wrong, in one sentence, and the facts known about it."""
-    first = shortened(_quotable(sentence), 3 * (WIDTH - 10)).rstrip(".") + "."
+    first = shortened(_quotable(sentence), 3 * (WIDTH - 10))
+    first = first if first.endswith("...") else first.rstrip(".") + "."
     return [*textwrap.wrap(first, WIDTH - 3)[:3], "", *map(_quotable, facts)]
 
 

@@ -63,14 +63,20 @@ C_MODULE = "torch._C"
 """The module of what is written in C++."""
 C_FUNCTIONS = "torch._C._VariableFunctions"
 """The namespace of the functions of `torch` that are written in C++."""
-C_NN = "torch._C._nn"
-"""The namespace of the functions of `torch.nn.functional` that are written in C++."""
+C_HOMES = {
+    "torch._C._nn": "torch.nn.functional",
+    "torch._C._fft": "torch.fft",
+    "torch._C._linalg": "torch.linalg",
+    "torch._C._special": "torch.special",
+}
+"""The namespaces of functions that are written in C++, and the public modules that have them: `fft_rfft` in
+the first is `rfft` in the second."""
 
 FUNCTION_HOMES = (
     *("torch", "torch.functional", "torch.nn.functional", TENSOR, "torch._VF", OPS),
     *("torch.linalg", "torch.special", "torch.fft", "torch._lowrank", "torch._lobpcg", "torch.overrides"),
     *("torch._linalg_utils", "torch.nn._reduction", "torch.masked._ops", "torch._jit_internal"),
-    *(C_NN, "torch._C._fft", "torch._C._linalg", "torch._C._special", "torch.nn.grad"),
+    *(*C_HOMES, "torch.nn.grad"),
 )
 """Modules of torch whose functions compute on tensors."""
 SWAPPED_HOMES = ("torch.autograd.grad_mode", "torch.func.functional_call", "torch._functorch.functional_call")

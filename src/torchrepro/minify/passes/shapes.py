@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from torchrepro.edit.arguments import Literal, with_literals
+from torchrepro.edit.arguments import Literal, dimensions_named, with_literals
 from torchrepro.edit.dimensions import DimensionTable, dimension_table, smallest_that_runs, windows
 from torchrepro.edit.held_tensors import Held, contiguous, held_tensors, made_like, with_tensors
 from torchrepro.edit.symbolic_sizes import Axis, Dimension
@@ -30,10 +30,16 @@ _searched: WeakKeyDictionary[Problem, list[torch.Size]] = WeakKeyDictionary()
 _TAKES_ANY_RANK = frozenset(
     {
         *("sum", "mean", "prod", "amax", "amin", "argmax", "argmin", "max", "min", "any", "all", "var"),
-        *("std", "cumsum", "_softmax", "_log_softmax", "clone", "_to_copy", "copy", "copy_", "detach"),
+        *("std", "var_mean", "std_mean", "aminmax", "median", "logsumexp", "linalg_vector_norm", "nansum"),
+        *("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "_softmax", "_log_softmax"),
+        *("sort", "topk", "kthvalue", "flip", "roll", "_fft_r2c", "_fft_c2c", "_fft_c2r"),
+        *("gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce"),
+        *("scatter_reduce_", "index", "index_put", "index_put_", "masked_fill", "masked_fill_"),
+        *("cat", "clone", "_to_copy", "copy", "copy_", "native_layer_norm"),
     }
 )
-"""In addition to pointwise ops. Others require a rank, though their fake kernels may not check it."""
+"""In addition to pointwise ops, and to views, whose fake kernels are exact. Others require a rank, though
+their fake kernels may not check it."""
 _CLOSE = 9
 """Up to this size, likely sizes are at most two apart."""
 _MANY = 32
@@ -225,7 +231,10 @@ def all_contiguous(repro: Repro, chosen: Iterable[Held]) -> Repro:
 
 
 def squeezed(repro: Repro) -> Repro | None:
-    """Return the repro without dimensions of size 1; None if nothing changes or it would not run."""
+    """Return the repro without dimensions of size 1; None if nothing changes or it would not run.
+
+    Where a single dimension is left, an argument that names another one names it then.
+    """
     if repro.symbols or repro.earlier or repro.place is Place.BEFORE_CAPTURE:
         return None
     others = {}
@@ -236,7 +245,11 @@ def squeezed(repro: Repro) -> Repro | None:
             others[each] = made_like(flat.clone(), each.tensor)
     if not others or not _takes_any_rank(repro):
         return None
-    return _if_it_runs(with_tensors(repro, others))
+    flat_one = with_tensors(repro, others)
+    found = _if_it_runs(flat_one)
+    if found is None and all(each.tensor.dim() < 2 for each in held_tensors(flat_one)):
+        found = _if_it_runs(with_literals(flat_one, dict.fromkeys(dimensions_named(repro), 0)))
+    return found
 
 
 def _if_it_runs(repro: Repro) -> Repro | None:
@@ -248,5 +261,7 @@ def _if_it_runs(repro: Repro) -> Repro | None:
 def _takes_any_rank(repro: Repro) -> bool:
     log = OperatorLog()
     run_on_fakes(repro, log=log)
-    pointwise = (torch.Tag.pointwise in op.tags or op_name(op) in _TAKES_ANY_RANK for op in log.ops)
-    return bool(log.ops) and all(pointwise)
+    any_rank = (
+        torch.Tag.pointwise in op.tags or op.is_view or op_name(op) in _TAKES_ANY_RANK for op in log.ops
+    )
+    return bool(log.ops) and all(any_rank)
