@@ -69,3 +69,10 @@ def test_an_error_in_a_generated_file_is_told_apart_by_its_cause() -> None:
 def test_normalising_twice_changes_nothing_more(message: str) -> None:
     once = normalise_message(message)
     assert normalise_message(once) == once
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("text", ["a1_" * 100_000, "op1_" * 100_000 + "x", "a" * 300_000 + "1"])
+def test_a_message_without_end_is_normalised_in_time(text: str) -> None:
+    """A stranger's bundle may have any message, and a chain of names took minutes."""
+    assert len(normalise_message(text)) <= len(text) + len("<n>")

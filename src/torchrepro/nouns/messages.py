@@ -40,7 +40,7 @@ _MEANINGFUL_NUMBER = re.compile(
     r"\w*(?:float|int|complex|fp|bf|e\dm)\d+\w*|\w*[a-z]\d+d|[fiu](?:8|16|32|64)|(?:log|exp|atan|expm)\d+p?",
     re.IGNORECASE,
 )
-_REPEATED = re.compile(r"([A-Za-z]+<n>)(?:_\1)+(?!\w)")
+_REPEATED = re.compile(r"(?<![A-Za-z])([A-Za-z]+<n>)(?:_\1)+")
 
 
 def normalise_message(message: str) -> str:
