@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchrepro.judge.clone import clone_inputs, clone_module, is_plain, window
-from torchrepro.judge.compare import reduce_to_scalar_loss, tensors_in
+from torchrepro.judge.compare import needs_grad, reduce_to_scalar_loss, tensors_in
 from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
 from torchrepro.torch_api.generators import capture_rng_state
 from torchrepro.torch_api.modules import compiled_call, compiled_module
@@ -97,7 +97,7 @@ def observe_call(
     versions = {name: version_of(tensor) for name, tensor in state.items()}
 
     outputs = call_as_it_asks(call, args, kwargs)
-    if not only_fwd and any(tensor.requires_grad for _, tensor in tensors_in(outputs)):
+    if not only_fwd and needs_grad(outputs):
         reduce_to_scalar_loss(outputs).backward()
 
     return Run(
