@@ -128,6 +128,23 @@ def test_level_4_sees_a_lost_mutation(tmp_path: Path) -> None:
     assert "inputs[0]" in verdict["summary"]
 
 
+def test_level_4_sees_results_that_are_cut_off_from_autograd(tmp_path: Path) -> None:
+    def backend(graph: Any, example_inputs: Any) -> Any:
+        return lambda *args: tuple(out.detach() for out in graph.forward(*args))
+
+    with watch(level=4, out=tmp_path):
+        compiled(backend)(torch.ones(3))
+        compiled(backend, lambda x: x.detach() * 2)(torch.ones(3, requires_grad=True))
+        with torch.no_grad():
+            compiled(backend, lambda x: x * 3)(torch.ones(3, requires_grad=True))
+    assert not list(tmp_path.glob("*-mismatch"))
+    with watch(level=4, out=tmp_path):
+        compiled(backend, lambda x: x * 4)(torch.ones(3, requires_grad=True))
+    verdict = read_manifest(only_bundle(tmp_path)).verdict
+    assert verdict is not None
+    assert "grad" in verdict["summary"]
+
+
 def test_level_4_sees_wrong_gradients_and_leaves_the_users_own_alone(tmp_path: Path) -> None:
     class WrongGradient(torch.autograd.Function):
         @staticmethod

@@ -174,6 +174,39 @@ def test_a_mask_that_selects_one_element_less_is_explained() -> None:
     assert without.differing[0].difference is Difference.SHAPE
 
 
+def test_boundaries_computed_in_another_way_are_explained() -> None:
+    """Seen with inductor on CPU: its `linspace` differs from eager's by one ulp of the first number."""
+    x = torch.randn(500, generator=torch.Generator().manual_seed(0))
+
+    def eager(x: Tensor) -> Tensor:
+        return torch.bucketize((x * 1.1).round(decimals=1), torch.linspace(-3, 3, 31))
+
+    def compiled(x: Tensor) -> Tensor:
+        return torch.bucketize((x * 1.1).round(decimals=1), torch.arange(31) * torch.tensor(0.2) - 3)
+
+    assert not torch.equal(eager(x), compiled(x))
+    found = same_two_models(eager, compiled, (x,))
+    assert found, str(found)
+    assert any("explained by rounding at `bucketize`" in note for note in found.notes)
+    assert not same_two_models(eager, lambda x: compiled(x) + 1, (x,))
+
+
+def test_a_column_of_a_half_type_that_is_off_by_a_tenth_is_found() -> None:
+    """A tenth is 13 ulp of bfloat16, and eager's own error 0.3 ulp: noise must not be several times that."""
+    make = torch.Generator().manual_seed(0)
+    x, up, down = (torch.randn(*size, generator=make).bfloat16() for size in ((16, 32), (32, 67), (67, 9)))
+
+    def eager(x: Tensor) -> Tensor:
+        return F.layer_norm(F.gelu(x @ up / 5), (67,)) @ down / 8
+
+    def wrong(x: Tensor) -> Tensor:
+        out = eager(x)
+        return torch.cat([out[:, :-1], out[:, -1:] * 1.1], 1)
+
+    assert same_two_models(eager, eager, (x,))
+    assert not same_two_models(eager, wrong, (x,))
+
+
 def amplified_terms() -> tuple[Tensor, Tensor, Tensor]:
     """Return terms whose sum is another in another order, and is nearly exact in one."""
     given = torch.randn(3, 1_000_000, generator=torch.Generator().manual_seed(0))

@@ -65,6 +65,42 @@ def test_noise_is_a_few_roundings_around_the_exact_result_and_mirrored(
     assert ((plus + minus - 2 * exact).abs() <= 4 * ulp).all()
 
 
+@pytest.mark.parametrize(
+    "factory",
+    [lambda: torch.linspace(-3, 3, 31), lambda: torch.arange(-3, 3, 0.1)],
+    ids=["linspace", "arange"],
+)
+def test_numbers_that_a_factory_computes_get_the_noise_of_its_start(factory: Callable[[], Tensor]) -> None:
+    """Near zero, `start + index * step` is as exact as the start is: compiled code differs by several ulp."""
+    moved = (under_noise(factory, 4.0).double() - factory().double()).abs()
+    small = factory().abs().clamp(min=1e-12) < 0.5
+    assert (moved[small] > 4 * torch.finfo(torch.float32).eps * factory()[small].abs()).any()
+    assert torch.equal(under_noise(lambda: torch.arange(-3.0, 3.0)), torch.arange(-3.0, 3.0))
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        lambda x: F.layer_norm(x, (64,)),
+        lambda x: torch.addmm(x, x, x),
+        lambda x: x.softmax(-1),
+        lambda x: (x.float() / 3).to(x.dtype),
+    ],
+    ids=["layer_norm", "addmm", "softmax", "cast"],
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_result_of_steps_in_float32_is_rounded_to_a_half_type_once(
+    op: Callable[[Tensor], Tensor], dtype: torch.dtype
+) -> None:
+    x = numbers(64, 64, dtype=dtype)
+    exact = op(x.double())
+    noise, error = (
+        ((made.double() - exact) / exact.abs().clamp(min=1e-3)).square().mean().sqrt()
+        for made in (under_noise(lambda: op(x), 1.0), op(x))
+    )
+    assert error < noise < 2.2 * error
+
+
 def test_without_amplitude_nothing_changes() -> None:
     layer, x = torch.nn.Linear(8, 8), numbers(4, 8)
 

@@ -28,6 +28,20 @@ def failing_compiler(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) ->
     raise KeyError("buf7")
 
 
+class Speechless(RuntimeError):
+    def __str__(self) -> str:
+        raise ValueError("not ready")
+
+    __repr__ = __str__
+
+
+def test_an_exception_whose_text_cannot_be_had_is_described_by_its_type() -> None:
+    verdict = verdict_of(Speechless(), compiling=False)
+    assert verdict.kind is Kind.RUN_ERROR
+    assert verdict.raised is not None
+    assert (verdict.raised.type, verdict.raised.message) == ("Speechless", "<its __str__ raises ValueError>")
+
+
 def failing_function(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
     def call(*args: Any) -> Any:
         raise IndexError("row 3")

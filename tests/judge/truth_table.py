@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from truth_exotic import EXOTIC, MODES
 from truth_numerics import BROKEN, HEALTHY
+from truth_objects import OBJECTS
 from truth_pair import Pair
 from truth_structure import INTEGERS, NON_FINITE, PYTHON_VALUES, STRUCTURE
 
 __all__ = ["PAIRS", "Pair"]
 
-PAIRS: list[Pair] = [*STRUCTURE, *PYTHON_VALUES, *INTEGERS, *NON_FINITE, *EXOTIC, *HEALTHY, *BROKEN, *MODES]
+PAIRS: list[Pair] = [
+    *(*STRUCTURE, *PYTHON_VALUES, *OBJECTS, *INTEGERS, *NON_FINITE),
+    *(*EXOTIC, *HEALTHY, *BROKEN, *MODES),
+]

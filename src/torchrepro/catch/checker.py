@@ -18,7 +18,7 @@ import torch
 from torchrepro.execute.compilers import without_tokens
 from torchrepro.execute.judge_repro import Prepared, truth_of
 from torchrepro.judge.clone import clone_inputs, is_plain
-from torchrepro.judge.compare import tensors_in
+from torchrepro.judge.compare import needs_grad, tensors_in
 from torchrepro.judge.execute import Run, Storages, changed_storages, fingerprints, storages_only_read
 from torchrepro.judge.models import Subject, judge, verdict_of_comparison
 from torchrepro.nouns.errors import TorchReproError
@@ -89,18 +89,28 @@ class Checker:
         `after` are the same inputs after it. Large inputs that the graph only reads are shared by its runs in
         eager. A compiled function, which may write to anything, is run on copies.
         """
-        shared = self._only_read(repro)
         # Never through the user's own parameters, whose gradients would change.
         own = repro.place is Place.AFTER_AOT or any(True for _ in repro.graph.parameters())
-        with_grad = not own and any(tensor.requires_grad for _, tensor in tensors_in(outputs))
+        with_grad = not own and needs_grad(outputs)
+        judged, verdict, eager_needs_grad = self._judge(repro, outputs, after, with_grad=with_grad)
+        if eager_needs_grad and not (own or with_grad or verdict.fails):
+            # The compiled function cut its results off from autograd: gradients show it.
+            judged, verdict, _ = self._judge(repro, outputs, after, with_grad=True)
+        return judged, verdict
+
+    def _judge(
+        self, repro: Repro, outputs: Any, after: tuple[Any, ...], *, with_grad: bool
+    ) -> tuple[Repro, Verdict, bool]:
+        """Return the repro as it was judged, the verdict, and whether eager's results need gradients."""
+        shared = self._only_read(repro)
         repro = replace(repro, backward=None if with_grad else False)
         # The user's results came from real collectives: eager's must be the same ones.
         prepared = Prepared(repro, exact=not with_grad)
-        random = False
+        random = eager_needs_grad = False
         written: set[int] = set()
 
         def eager(around: AbstractContextManager[Any]) -> Run:
-            nonlocal random
+            nonlocal random, eager_needs_grad
             graph, inputs = prepared.eager_graph(), prepared.inputs(shared)
             with around:
                 before = capture_rng_state().devices
@@ -108,6 +118,7 @@ class Checker:
                 run = prepared.observe(graph, graph, inputs)
                 written.update(index for index, now in _versions(inputs).items() if now != versions[index])
             random = random or not same_states(before, run.rng)
+            eager_needs_grad = needs_grad(run.outputs)
             if run.changed:
                 raise TorchReproError(
                     "the graph keeps state of its own, which the call has changed",
@@ -137,7 +148,7 @@ class Checker:
         self._steady = self._steady or verdict.kind is Kind.PASS
         if verdict.fails and self._steady:
             verdict = judge(subject, rng=repro.ambient.rng)  # check again that eager is deterministic
-        return repro, verdict
+        return repro, verdict, eager_needs_grad
 
 
 def _versions(inputs: tuple[Any, ...]) -> dict[int, int]:

@@ -24,7 +24,7 @@ from torchrepro.execute.judge_repro import (
 )
 from torchrepro.execute.judge_user_call import CallTrial, FreshCall, subject_of_call
 from torchrepro.judge.clone import clone_inputs
-from torchrepro.judge.compare import reduce_to_scalar_loss, tensors_in
+from torchrepro.judge.compare import needs_grad, reduce_to_scalar_loss
 from torchrepro.judge.execute import Run, call_as_it_asks, named_state
 from torchrepro.judge.models import Phase, Subject
 from torchrepro.nouns.repro import Place, Repro
@@ -68,7 +68,7 @@ class _State:
 
 
 def _with_backward(outputs: Any, *, only_fwd: bool) -> Any:
-    if not only_fwd and any(tensor.requires_grad for _, tensor in tensors_in(outputs)):
+    if not only_fwd and needs_grad(outputs):
         reduce_to_scalar_loss(outputs).backward()
     return outputs
 

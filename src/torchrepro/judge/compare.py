@@ -6,12 +6,14 @@ raises on odd values, changes an argument or uses a compiler.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import enum
+import functools
 import math
 import types
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -25,6 +27,18 @@ from torchrepro.nouns.verdict import Comparison, Difference, LeafComparison
 
 _NOT_SEQUENCES = (str, bytes, bytearray, memoryview, range)
 _MISSING = object()
+_KNOWN_BY: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (slice, ("start", "stop", "step")),
+    (functools.partial, ("func", "args", "keywords")),
+    (types.MethodType, ("__func__", "__self__")),
+    (types.FunctionType, ("__code__", "__defaults__", "__kwdefaults__")),
+    (BaseException, ("args",)),
+)
+"""Objects that are equal only to themselves, and the attributes to compare instead."""
+_NEXT_TO_ITEMS: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (collections.deque, ("maxlen",)),
+    (collections.defaultdict, ("default_factory",)),
+)
 
 
 def same(
@@ -122,10 +136,12 @@ class _Comparing:
             self._objects(ref, res, truth, path)
         elif not _same_kind(ref, res):
             self._found(path, Difference.STRUCTURE, f"{_name(ref)} in eager, {_name(res)} compiled")
-        elif isinstance(ref, Mapping):
-            self._mappings(ref, res, truth, path)
         else:
-            self._sequences(ref, res, truth, path)
+            if isinstance(ref, Mapping):
+                self._mappings(ref, res, truth, path)
+            else:
+                self._sequences(ref, res, truth, path)
+            self._attributes(ref, res, None, path, _names_in(_NEXT_TO_ITEMS, ref))
 
     def _numbers(self, ref: complex, res: Any, truth: Any, path: str) -> None:
         if type(ref) is not type(res):
@@ -146,6 +162,8 @@ class _Comparing:
         if left is None or right is None:
             if np.shape(ref) != np.shape(res):
                 self._found(path, Difference.SHAPE, f"{np.shape(ref)} in eager, {np.shape(res)} compiled")
+            elif isinstance(ref, np.ndarray) and ref.dtype.kind == "O":
+                self.compare(ref.tolist(), res.tolist(), None, path)
             else:
                 self._verdict(path, bool(np.all(np.asarray(ref == res))), ref, res)
             return
@@ -181,18 +199,26 @@ class _Comparing:
         elif isinstance(ref, AbstractSet) and any(isinstance(value, torch.Tensor) for value in ref):
             self.notes.append(f"{path or 'the value'}: tensors in a set have no order and were not compared")
             self._verdict(path, len(ref) == len(res), f"{len(ref)} tensors", f"{len(res)} tensors")
-        elif isinstance(ref, slice):
-            self._attributes(ref, res, truth, path, ("start", "stop", "step"))
-        elif isinstance(ref, types.FunctionType):
-            # A function defined in the compiled one is a new object on every call.
-            self._verdict(path, ref is res or ref.__code__ is res.__code__, ref, res)
-        elif dataclasses.is_dataclass(ref) and not isinstance(ref, type):
-            fields = [field.name for field in dataclasses.fields(ref)]
-            self._attributes(ref, res, truth, path, fields)
+        elif ref is res:
+            self._exactly(path, ref, res)
+        elif isinstance(ref, (ItemsView, ValuesView)):
+            kind = dict if isinstance(ref, ItemsView) else list
+            self.compare(kind(ref), kind(res), None, path)
+        elif names := _names_in(_KNOWN_BY, ref):
+            self._attributes(ref, res, truth, path, names)
+            if isinstance(ref, types.FunctionType):
+                cells = [_closure_of(each) for each in (ref, res, truth)]
+                self.compare(cells[0], cells[1], cells[2], f"{path}.__closure__")
         elif isinstance(ref, torch.distributions.Distribution):
             self._attributes(ref, res, truth, path, _parameters_of(ref))
-        elif _holds_values(ref):
-            self._attributes(ref, res, truth, path, sorted({*vars(ref), *vars(res)}))
+        elif _is_known_by_attributes(ref):
+            held = {**dict.fromkeys(_fields_of(ref)), **attributes_of(ref), **attributes_of(res)}
+            self._attributes(ref, res, truth, path, tuple(held))
+            if not held:
+                self.leaves.append(LeafComparison(path=path, elements=1))
+        elif isinstance(ref, Iterator):
+            self.notes.append(f"{path or 'the value'}: an iterator was not compared")
+            self.leaves.append(LeafComparison(path=path, elements=1))
         else:
             self._exactly(path, ref, res)
 
@@ -251,10 +277,44 @@ def _parameters_of(distribution: torch.distributions.Distribution) -> list[str]:
     return names or sorted(name for name in stored if name != "_validate_args")
 
 
-def _holds_values(value: Any) -> bool:
-    """Return whether an object without an equality of its own should be compared by its attributes."""
-    inherited = getattr(type(value), "__eq__", None) is getattr(object, "__eq__", None)
-    return bool(getattr(value, "__dict__", None)) and inherited and not callable(value)
+def attributes_of(value: Any) -> dict[str, Any]:
+    """Return what an object holds, in its dictionary and in slots."""
+    slots = [vars(kind).get("__slots__", ()) for kind in type(value).__mro__]
+    names = [name for each in slots for name in ((each,) if isinstance(each, str) else each)]
+    found = {name: getattr(value, name, _MISSING) for name in names if not name.startswith("__")}
+    held = {name: item for name, item in found.items() if item is not _MISSING}
+    return {**held, **getattr(value, "__dict__", {})}
+
+
+def _names_in(table: tuple[tuple[type, tuple[str, ...]], ...], value: Any) -> tuple[str, ...]:
+    return next((names for kind, names in table if isinstance(value, kind)), ())
+
+
+def _fields_of(value: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(value)) if dataclasses.is_dataclass(value) else ()
+
+
+def _closure_of(function: Any) -> dict[str, Any]:
+    """Return what the variables of a closure hold, without those that nothing is assigned to yet."""
+    if not isinstance(function, types.FunctionType):
+        return {}
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return {name: cell.cell_contents for name, cell in cells if cell != types.CellType()}
+
+
+def _is_known_by_attributes(value: Any) -> bool:
+    """Return whether an object is compared by its attributes.
+
+    It is if it has no equality of its own, or holds tensors: those of two runs are hardly ever equal.
+    """
+    if isinstance(value, type) or type(value).__module__ == "builtins":
+        return False
+    if dataclasses.is_dataclass(value):
+        return True
+    held = attributes_of(value)
+    if getattr(type(value), "__eq__", None) is not object.__eq__:
+        return any(True for _ in tensors_in(held))
+    return bool(held) or hasattr(value, "__dict__")
 
 
 def _list(keys: list[Any]) -> str:
@@ -298,6 +358,11 @@ def tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]
     yield from _walk(value, path, set())
 
 
+def needs_grad(outputs: Any) -> bool:
+    """Return whether any tensor among the outputs needs gradients."""
+    return any(tensor.requires_grad for _, tensor in tensors_in(outputs))
+
+
 def _walk(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(value, (str, bytes, int, float, complex, bool, type(None))):
         return
@@ -324,9 +389,9 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             yield f".{field.name}", getattr(value, field.name, None)
-    elif not isinstance(value, (type, torch.nn.Module)) and hasattr(value, "__dict__"):
+    elif not isinstance(value, (type, torch.nn.Module)):
         # Distributions, caches, namespaces: plain objects that carry tensors as attributes.
-        for name, child in vars(value).items():
+        for name, child in attributes_of(value).items():
             yield f".{name}", child
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from torchrepro.judge.clone import clone_inputs, clone_module, is_plain, window
-from torchrepro.judge.compare import reduce_to_scalar_loss, tensors_in
+from torchrepro.judge.compare import needs_grad, reduce_to_scalar_loss, tensors_in
+from torchrepro.nouns.errors import message_of
 from torchrepro.nouns.verdict import Kind, Raised, Stage, Verdict
 from torchrepro.torch_api.generators import capture_rng_state
 from torchrepro.torch_api.modules import compiled_call, compiled_module
@@ -97,7 +98,7 @@ def observe_call(
     versions = {name: version_of(tensor) for name, tensor in state.items()}
 
     outputs = call_as_it_asks(call, args, kwargs)
-    if not only_fwd and any(tensor.requires_grad for _, tensor in tensors_in(outputs)):
+    if not only_fwd and needs_grad(outputs):
         reduce_to_scalar_loss(outputs).backward()
 
     return Run(
@@ -194,7 +195,7 @@ _MEMORY_PHRASES = ("out of memory", "can't allocate memory", "cannot allocate me
 def describe(exc: BaseException) -> Raised:
     """Return the exception as text, the compilers' own wrappers taken off."""
     inner = innermost(exc)
-    kind, message = _of_compile_worker(inner) or (type(inner).__name__, str(inner))
+    kind, message = _of_compile_worker(inner) or (type(inner).__name__, message_of(inner))
     return Raised(kind, message, traceback="".join(traceback.format_exception(exc)))
 
 
@@ -262,7 +263,9 @@ def is_out_of_memory(exc: BaseException) -> bool:
     inner = innermost(exc)
     if isinstance(inner, (MemoryError, torch.OutOfMemoryError)):
         return True
-    return isinstance(inner, RuntimeError) and any(word in str(inner).lower() for word in _MEMORY_PHRASES)
+    if not isinstance(inner, RuntimeError):
+        return False
+    return any(word in message_of(inner).lower() for word in _MEMORY_PHRASES)
 
 
 def _while_compiling(exc: BaseException) -> bool:

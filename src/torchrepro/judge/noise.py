@@ -51,6 +51,7 @@ class RoundingNoise(PlannedOpMode):
         layout: int = 0,
         compare_layouts: bool = False,
         sides: SideRecorder | None = None,
+        in_steps: bool = False,
     ) -> None:
         super().__init__()
         self._amplitude = amplitude
@@ -59,6 +60,8 @@ class RoundingNoise(PlannedOpMode):
         self._layout = layout
         self._compares_layouts = compare_layouts or layout > 0
         self._sides = sides
+        self._in_steps = in_steps
+        """The ops are the steps of one op: the cast of its result to a half type is its own rounding."""
         self._generators: dict[torch.device, torch.Generator] = {}
         self.discontinuous = False
         """Whether an op was met at which a rounding can make the result jump."""
@@ -68,7 +71,8 @@ class RoundingNoise(PlannedOpMode):
     def run_planned(self, func: Any, plan: OpPlan, args: Any, kwargs: Any) -> Any:
         if plan.untouched or _lacks_memory((args, kwargs)):
             return func(*args, **kwargs)
-        noisy = bool(self._amplitude) and not plan.random and not self._layout and _computes(func)
+        noisy = bool(self._amplitude) and not plan.random and not self._layout
+        noisy = noisy and _computes(func) and not (self._in_steps and op_name(func) in _CASTS)
         with disable_current_modes():  # the caller's modes see the op, and nothing of what is done here
             exact = self._exact(func, plan, args, kwargs) if noisy else []
             others = self._other_layouts(func, plan, args, kwargs) if self._compares_layouts else []
@@ -117,7 +121,7 @@ class RoundingNoise(PlannedOpMode):
         steps, found = decomposition_of(func), []
         if steps is None:
             return []
-        noise = RoundingNoise(self._amplitude, self._seed, self._sign)
+        noise = RoundingNoise(self._amplitude, self._seed, self._sign, in_steps=True)
         noise._generators = self._generators
         for mode in (noise, nullcontext()):
             own_args, own_kwargs = map_tensors((args, kwargs), torch.Tensor.clone)
@@ -258,10 +262,15 @@ _Exact = tuple[torch.Tensor, float]
 
 
 _FILLS = (
-    *("full", "full_like", "new_full", "fill", "scalar_tensor", "arange", "linspace", "masked_fill"),
+    *("full", "full_like", "new_full", "fill", "scalar_tensor", "masked_fill"),
     *("index_fill", "constant_pad_nd", "where", "copy", "clone"),
 )
-"""Ops that only place numbers: a constant that its dtype cannot hold is rounded alike on all sides."""
+"""Ops that only place numbers: a constant that its dtype cannot hold is rounded alike on all sides.
+
+`arange` and `linspace` compute theirs: compiled code multiplies an index by a step in float32, and eager
+in float64."""
+
+_CASTS = ("_to_copy", "convert_element_type")
 
 
 @lru_cache(maxsize=4096)

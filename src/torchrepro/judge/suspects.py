@@ -175,9 +175,12 @@ class _FloatingSuspect(Suspect):
         count = max(1, self._top.numel())
         if beyond > (2.0 * left_out if runs >= _OTHERS else 0.0):
             return False
-        if 2 * calm >= count:  # elements that jump would excuse any error of the others
-            return math.sqrt(error2 / calm) <= self._granted.rms + self._factor * math.sqrt(top2 / calm)
-        return math.sqrt(all2 / count) <= self._granted.rms + self._factor * max(self._rms)
+        if 2 * calm < count:
+            return math.sqrt(all2 / count) <= self._granted.rms + self._factor * max(self._rms)
+        # Elements that jump would excuse any error of the others. The largest deviations of each element are
+        # from different runs: no run has them all, so no run is further off than either bound.
+        noise = min(math.sqrt(top2 / calm), max(self._rms) * math.sqrt(count / calm))
+        return math.sqrt(error2 / calm) <= self._granted.rms + self._factor * noise
 
     def _parts(self) -> Iterator[slice]:
         return _parts(self._top.numel())

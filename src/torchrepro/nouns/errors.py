@@ -48,9 +48,17 @@ def class_path(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
+def message_of(exc: BaseException) -> str:
+    """Return what an exception says; a user's `__str__` may raise, which must not lose the failure."""
+    try:
+        return str(exc)
+    except Exception as fault:
+        return f"<its __str__ raises {type(fault).__name__}>"
+
+
 def in_a_line(exc: BaseException) -> str:
     """Return an exception as one line: a fact of torchrepro's own as it is, any other with its type."""
-    text = exc.strerror or str(exc) if isinstance(exc, OSError) else str(exc)
+    text = exc.strerror or message_of(exc) if isinstance(exc, OSError) else message_of(exc)
     first = text.strip().partition("\n")[0]
     if isinstance(exc, TorchReproError | OSError) and first:
         return first

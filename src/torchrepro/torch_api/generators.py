@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from torchrepro.nouns.errors import message_of
+
 
 @dataclass(frozen=True, eq=False)
 class RngState:
@@ -95,7 +97,7 @@ def _modules_at_start() -> tuple[tuple[str, Any], ...]:
 
 def is_device_fault(exc: BaseException) -> bool:
     """Return whether a kernel's fault has made the device unusable for this process."""
-    return isinstance(exc, torch.AcceleratorError) or "CUDA error" in str(exc)
+    return isinstance(exc, torch.AcceleratorError) or "CUDA error" in message_of(exc)
 
 
 def restore_rng_state(state: RngState) -> None:
