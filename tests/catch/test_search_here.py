@@ -137,6 +137,7 @@ def test_a_call_can_be_saved_and_minified_at_once(tmp_path: Path) -> None:
     assert (found["ops"], found["reproduces"]) == (1, True), found["notes"]
 
 
+@pytest.mark.thorough  # CI has a search in forks of the failing program
 def test_a_process_on_standby_runs_one_search_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -128,7 +128,7 @@ def _std_of_one(x: torch.Tensor) -> tuple[torch.Tensor]:
 _GOOD = (lambda x: (x.sin() * 2,), lambda x: (x.softmax(0),), lambda x: (x.cumsum(0).relu(),))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough  # CI has joint compilations in tests/cut/test_judge_joined.py
 def test_a_program_that_fails_alone_is_a_suspect_in_a_joint_compilation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,6 +153,6 @@ def test_a_graph_recorded_in_inference_mode_compiles(backend):
         assert torch.equal(found[0], (x @ w).relu())
 
 
-@pytest.mark.slow
+@pytest.mark.thorough  # CI has inductor in tests/frontend/backends
 def test_inductor_computes_values_and_gradients():
     assert_computes_the_same(attention, "inductor")
