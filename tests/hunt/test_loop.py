@@ -23,13 +23,16 @@ class Children:
 
     workers = 1
 
-    def __init__(self, passes: str = "", bundle: str = "", late: bool = False) -> None:
+    def __init__(
+        self, passes: str = "", bundle: str = "", late: bool = False, reducing_seconds: float = 0.0
+    ) -> None:
         self.reduced: list[str] = []
         self.done: list[str] = []
         self._bundle = bundle
         self._tasks: deque[Task] = deque()
         self._passes = passes
         self._late = late
+        self._reducing_seconds = reducing_seconds
 
     def start(self, task: Task) -> None:
         self._tasks.append(task)
@@ -39,9 +42,9 @@ class Children:
         if task.job.endswith("sort_failure"):
             self.done.append("sort")
             return task, Outcome(result={"bucket": task.payload["seed"]}, seconds=1000.0)
-        self.done.append("judge")
-        seeds = task.payload["seeds"]
-        if task.payload["alone"]:
+        seeds, alone = task.payload["seeds"], task.payload["alone"]
+        self.done.append("reduce" if alone else "judge")
+        if alone:
             self.reduced += seeds
             if self._late and task.payload.get("reduce", True):
                 return task, Outcome(phase="reduce", timed_out=True)
@@ -50,7 +53,8 @@ class Children:
             judged = [Judged(seeds[0], kind, signature=signature, bundle=self._bundle)]
         else:
             judged = [Judged(seed, SUSPECT, signature=self._way(seed)) for seed in seeds]
-        return task, Outcome(result=msgspec.to_builtins(judged))
+        seconds = self._reducing_seconds if alone else 0.0
+        return task, Outcome(result=msgspec.to_builtins(judged), seconds=seconds)
 
     @staticmethod
     def _way(seed: str) -> str:
@@ -95,7 +99,7 @@ def test_where_the_first_of_them_passes_alone_the_others_are_judged_alone(direct
 def test_a_reduction_that_takes_too_long_is_no_hang_of_the_compiler(directory: Path) -> None:
     children = Children(late=True)
     tally = hunted(directory, children)
-    assert [seed[-1] for seed in children.reduced] == ["0", "1", "0", "1"]
+    assert [seed[-1] for seed in children.reduced] == ["0", "0", "1", "1"]
     assert {failure.kind for failure in tally.failures.values()} == {"mismatch"}
     assert len(tally.failures) == 8
 
@@ -105,8 +109,15 @@ def test_a_single_worker_does_not_sort_all_the_time(directory: Path, monkeypatch
     (directory / "buckets").mkdir()
     children = Children(bundle="somewhere")
     tally = hunted(directory, children, 1.0)
-    assert children.done == ["judge", "judge", "judge", "sort", "judge", "sort"]
+    assert children.done == ["judge", "reduce", "reduce", "sort", "judge", "sort"]
     assert len(tally.buckets) == 2
+
+
+def test_a_single_worker_does_not_reduce_all_the_time(directory: Path) -> None:
+    children = Children(reducing_seconds=1000.0)
+    tally = hunted(directory, children)
+    assert children.done == ["judge", "reduce", "judge", "reduce"]
+    assert len(tally.failures) == 8
 
 
 def test_a_torch_on_the_path_that_hides_the_one_asked_for_is_refused() -> None:

@@ -41,6 +41,7 @@ from torchrepro.hunt.seeds import TOGETHER, NewSeeds, generator_of
 from torchrepro.hunt.settings import HuntSettings
 from torchrepro.nouns.errors import HarnessError, SearchStopped, TorchReproError
 from torchrepro.nouns.repro import Compiler
+from torchrepro.nouns.sections import counted
 from torchrepro.nouns.verdict import Kind
 
 _SECONDS_TOGETHER = 240.0
@@ -83,10 +84,14 @@ def hunt(request: SearchRequest, reporter: Reporter) -> dict[str, Any]:
             notes = _collect_sources(directory, settings, executor)
         stop.after(settings.seconds)
         began = time.monotonic()
+        loop = _Loop(settings, directory, tally, executor, reporter)
         try:
-            _Loop(settings, directory, tally, executor, reporter).run()
+            loop.run()
         except SearchStopped as stopped:
             reason = str(stopped)
+        if loop.to_reduce:
+            programs = counted(len(loop.to_reduce), "failing Python program")
+            notes = [*notes, f"no time was left to reduce {programs}: the same command judges them again"]
         seconds = time.monotonic() - began
     return {"stopped": reason, "seconds": seconds, "notes": notes}
 
@@ -128,6 +133,8 @@ class _Loop:
     began: float = field(default_factory=time.monotonic)
     waiting: deque[Task] = field(default_factory=deque)
     """What comes before new programs."""
+    to_reduce: deque[Task] = field(default_factory=deque)
+    """Python programs that fail: a reduction takes minutes, so these share the time of sorting."""
     sorting: Task | None = None
     sorting_seconds: float = 0.0
     under_way: int = 0
@@ -163,14 +170,23 @@ class _Loop:
         """Return the next task: what is left of a batch, a failure to be sorted, or new programs."""
         if self.waiting:
             return self.waiting.popleft()
-        if self.settings.sort_seconds > 0 and self.sorting is None and self._may_sort():
-            self._sort_alike()
-            unsorted = [each for each in self.tally.unsorted if each.seed not in self.given_up]
-            if unsorted:
-                self.sorting = self._sort(unsorted[0])
+        if self.sorting is None and self._may_sort():
+            self.sorting = self._next_to_sort()
+            if self.sorting is not None:
                 return self.sorting
         chosen = self.seeds.take()
-        return self._judge(chosen) if chosen else None
+        if chosen:
+            return self._judge(chosen)
+        return self.to_reduce.popleft() if self.to_reduce else None
+
+    def _next_to_sort(self) -> Task | None:
+        if self.to_reduce:
+            return self.to_reduce.popleft()
+        if self.settings.sort_seconds <= 0:
+            return None
+        self._sort_alike()
+        unsorted = [each for each in self.tally.unsorted if each.seed not in self.given_up]
+        return self._sort(unsorted[0]) if unsorted else None
 
     def _may_sort(self) -> bool:
         """Return whether a worker may sort now: others judge meanwhile, and a single one half of the time."""
@@ -214,6 +230,9 @@ class _Loop:
     # Outcomes.
 
     def _take(self, task: Task, outcome: Outcome) -> None:
+        if task is self.sorting:
+            self.sorting = None
+            self.sorting_seconds += outcome.seconds
         if task.job == _SORT:
             self._take_bucket(task, outcome)
         elif "verdict" in task.payload:
@@ -241,7 +260,7 @@ class _Loop:
         alike = self.alike.setdefault(suspect.signature, [])
         alike.append(suspect.seed)
         if len(alike) == 1:
-            self.waiting.append(self._judge([suspect.seed], alone=True))
+            self.to_reduce.append(self._judge([suspect.seed], alone=True))
         elif alike[0] in self.tally.seen:
             self._follow(alike[0], suspect.seed)
 
@@ -303,8 +322,6 @@ class _Loop:
         return self._judge([TOGETHER.join(company[start : start + _COMPANY])], alone=True)
 
     def _take_bucket(self, task: Task, outcome: Outcome) -> None:
-        self.sorting = None
-        self.sorting_seconds += outcome.seconds
         seed = task.payload["seed"]
         if outcome.result is None:
             self.given_up.add(seed)
