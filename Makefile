@@ -84,7 +84,7 @@ bench-corpus: $(READY)  ## a corpus of tiny bundles: throughput of replays, memo
 bench-hunt: $(READY)  ## a hunt: programs, failures, buckets, false alarms; programs per minute against one by one
 	$(BIN)/python -m benchmarks.hunt $(ARGS)
 
-# Half an hour on 2 cores: `make bench-false-alarms ARGS='--programs gan --steps 50'` for less, ARGS='--device cuda' on a GPU.
+# A quarter of an hour on 2 cores: `make bench-false-alarms ARGS='--programs gan --steps 50'` for less, ARGS='--device cuda' on a GPU.
 bench-false-alarms: $(READY)  ## alarms about healthy training programs, and planted errors that are found
 	$(BIN)/python -m benchmarks.false_alarms $(ARGS)
 
