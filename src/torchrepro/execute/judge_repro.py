@@ -60,7 +60,7 @@ class Prepared:
     def eager_graph(self) -> torch.fx.GraphModule:
         """Return the graph for a run in eager: itself, or a copy if a run could change it.
 
-        A copy is generated and compiled as Python code: half of the time of a run of many small ops.
+        Each copy has its Python code generated and compiled again.
         """
         return self.repro.graph if is_stateless(self.repro.graph) else self.graph()
 
